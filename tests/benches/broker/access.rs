@@ -21,7 +21,7 @@ use tonic::{
 use crate::{
     grpc::{CHANNELS, acquire_request, lock_name, named},
     pairs::{self, Pair, Sample},
-    report::{machine, median, middle_ratio, ms, verdict},
+    report::{machine, median, median_ratio, ms, verdict},
 };
 
 const CALLERS: [usize; 2] = [1, 64];
@@ -31,7 +31,7 @@ const DAY_S: i64 = 86_400;
 
 /// Access configuration of a broker, in the order of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Door {
+enum AccessMode {
     Open,
     Tls,
     /// mTLS, a signed token for every call, a policy, and quotas that are never reached.
@@ -41,11 +41,11 @@ enum Door {
 /// Results of the rounds, displayed as a table.
 pub(crate) struct Access {
     rounds: usize,
-    pairs: BTreeMap<(usize, Door), Vec<Sample>>,
+    pairs: BTreeMap<(usize, AccessMode), Vec<Sample>>,
 }
 
 /// A broker, and open connections of its callers.
-struct Site {
+struct Fixture {
     channels: Vec<Channel>,
     shows: BearerTokenInterceptor,
     _broker: BrokerProcess,
@@ -68,7 +68,7 @@ impl Pair for Caller {
     }
 }
 
-impl Site {
+impl Fixture {
     async fn start(
         options: &BrokerOptions,
         tls: Option<&BrokerTls>,
@@ -127,11 +127,14 @@ pub(crate) async fn measure(rounds: usize) -> Access {
     }
     let token = doors.issuer.token("bench", DAY_S, json!({}));
     let mut sites = vec![
-        (Door::Open, Site::start(&open, None, None).await),
-        (Door::Tls, Site::start(&encrypted, Some(&tls), None).await),
+        (AccessMode::Open, Fixture::start(&open, None, None).await),
         (
-            Door::Guarded,
-            Site::start(&guarded, Some(&mutual), Some(token)).await,
+            AccessMode::Tls,
+            Fixture::start(&encrypted, Some(&tls), None).await,
+        ),
+        (
+            AccessMode::Guarded,
+            Fixture::start(&guarded, Some(&mutual), Some(token)).await,
         ),
     ];
     let mut pairs: BTreeMap<_, Vec<_>> = BTreeMap::new();
@@ -160,7 +163,7 @@ fn policy() -> String {
     others + &rule("jwt:bench")
 }
 
-impl Door {
+impl AccessMode {
     fn name(self) -> &'static str {
         match self {
             Self::Open => "bare",
@@ -194,7 +197,7 @@ impl fmt::Display for Access {
         writeln!(f, "|---|--:|--:|--:|--:|--:|---|")?;
         for (&(callers, door), rounds) in &self.pairs {
             let sample = median(rounds);
-            let ratio = middle_ratio(rounds, &self.pairs[&(callers, Door::Open)]);
+            let ratio = median_ratio(rounds, &self.pairs[&(callers, AccessMode::Open)]);
             let aim = door.aim().map_or_else(String::new, |aim| {
                 format!("at least {aim}: {}", verdict(ratio >= aim))
             });

@@ -17,7 +17,7 @@ use crate::grpc::{CHANNELS, acquire_request, named, release};
 use crate::pairs::Sample;
 
 /// Results of one round.
-pub(crate) struct Line {
+pub(crate) struct HandOffQueue {
     /// While every former holder enqueues again: each hand-off runs beside an acquire.
     pub(crate) full: Sample,
     /// While the queue is drained: hand-offs alone.
@@ -48,13 +48,13 @@ struct Round {
 type HandOff = (Instant, Duration);
 
 /// All hand-offs of one round.
-pub(crate) struct Turns {
+pub(crate) struct HandOffLatencies {
     hand_offs: Vec<HandOff>,
     begin: Instant,
     end: Instant,
 }
 
-impl Turns {
+impl HandOffLatencies {
     /// Returns the hand-offs while every former holder enqueued again.
     pub(crate) fn full(&self) -> Sample {
         within(&self.hand_offs, self.begin, self.end)
@@ -76,9 +76,9 @@ fn within(hand_offs: &[HandOff], from: Instant, to: Instant) -> Sample {
 /// A caller that enqueues again after each hold.
 pub(crate) trait Waiter: Send + 'static {
     /// Acquires the lock, waiting in the queue.
-    fn take(&mut self, lock: &str) -> impl Future<Output = ()> + Send;
+    fn acquire(&mut self, lock: &str) -> impl Future<Output = ()> + Send;
     /// Releases the lock that the waiter holds.
-    fn give_back(&mut self) -> impl Future<Output = ()> + Send;
+    fn release(&mut self) -> impl Future<Output = ()> + Send;
 }
 
 /// A waiter that uses unary calls.
@@ -89,7 +89,7 @@ pub(crate) struct Unary {
 }
 
 impl Waiter for Unary {
-    async fn take(&mut self, lock: &str) {
+    async fn acquire(&mut self, lock: &str) {
         self.held = loop {
             match self.wait.acquire(waiting_request(lock)).await {
                 Ok(response) => break response.into_inner().lease,
@@ -101,26 +101,30 @@ impl Waiter for Unary {
         };
     }
 
-    async fn give_back(&mut self) {
+    async fn release(&mut self) {
         let lease = self.held.take().expect("OK means held");
         release(&mut self.give_back, lease).await;
     }
 }
 
 /// Runs one round of [`WAITERS`] at all of `brokers`.
-pub(crate) async fn run(brokers: &[SocketAddr], round: usize) -> Line {
+pub(crate) async fn run(brokers: &[SocketAddr], round: usize) -> HandOffQueue {
     let turns = unary(brokers, WAITERS, format!("bench/hand-off/{round}")).await;
-    Line {
+    HandOffQueue {
         full: turns.full(),
         emptying: turns.emptying(),
     }
 }
 
 /// Runs one round of `waiters` that use unary calls.
-pub(crate) async fn unary(brokers: &[SocketAddr], waiters: usize, lock: String) -> Turns {
+pub(crate) async fn unary(
+    brokers: &[SocketAddr],
+    waiters: usize,
+    lock: String,
+) -> HandOffLatencies {
     let mut waiters = unary_waiters(brokers, CHANNELS, waiters + 1);
     let first = waiters.pop().expect("one more than wait");
-    go_round(channel(brokers[0]), lock, first, waiters).await
+    run_round(channel(brokers[0]), lock, first, waiters).await
 }
 
 /// Returns `waiters` that share `connections` connections to each broker.
@@ -145,20 +149,20 @@ pub(crate) fn unary_waiters(
 
 /// Fills the queue behind `first`, lets the lock be handed off, and measures the time from the
 /// sending of a release to the next holder's receipt of its grant.
-pub(crate) async fn go_round<W: Waiter>(
+pub(crate) async fn run_round<W: Waiter>(
     inspection: Channel,
     lock: String,
     mut first: W,
     waiters: Vec<W>,
-) -> Turns {
-    first.take(&lock).await;
+) -> HandOffLatencies {
+    first.acquire(&lock).await;
     let (go, gone) = tokio::sync::watch::channel(None::<Arc<Round>>);
     let length = waiters.len();
     let mut tasks = JoinSet::new();
     for waiter in waiters {
         tasks.spawn(one_waiter(waiter, lock.clone(), gone.clone()));
     }
-    line_is_full(inspection, &lock, length).await;
+    wait_until_queue_is_full(inspection, &lock, length).await;
     let start = Instant::now();
     let begin = start + WARM_UP;
     let end = begin + MEASURED;
@@ -170,12 +174,12 @@ pub(crate) async fn go_round<W: Waiter>(
         released_at,
     };
     go.send_replace(Some(Arc::new(round)));
-    first.give_back().await;
+    first.release().await;
     let mut hand_offs: Vec<HandOff> = Vec::new();
     while let Some(of_one) = tasks.join_next().await {
         hand_offs.extend(of_one.expect("a waiter ends"));
     }
-    Turns {
+    HandOffLatencies {
         hand_offs,
         begin,
         end,
@@ -189,7 +193,7 @@ async fn one_waiter<W: Waiter>(
     gone: tokio::sync::watch::Receiver<Option<Arc<Round>>>,
 ) -> Vec<HandOff> {
     let mut hand_offs = Vec::new();
-    waiter.take(&lock).await;
+    waiter.acquire(&lock).await;
     let round = gone
         .borrow()
         .clone()
@@ -200,11 +204,11 @@ async fn one_waiter<W: Waiter>(
         hand_offs.push((granted, granted - (round.start + released_at)));
         let now = u64::try_from(round.start.elapsed().as_nanos()).expect("a short run");
         round.released_at.store(now, Ordering::Release);
-        waiter.give_back().await;
+        waiter.release().await;
         if granted >= round.end {
             return hand_offs;
         }
-        waiter.take(&round.lock).await;
+        waiter.acquire(&round.lock).await;
     }
 }
 
@@ -220,7 +224,7 @@ pub(crate) fn waiting_request(lock: &str) -> AcquireRequest {
     }
 }
 
-async fn line_is_full(channel: Channel, lock: &str, waiters: usize) {
+async fn wait_until_queue_is_full(channel: Channel, lock: &str, waiters: usize) {
     let mut inspection = InspectionServiceClient::new(channel);
     loop {
         let request = GetLockRequest {

@@ -102,12 +102,12 @@ async fn beside_lister(channel: Channel, callers: impl Future<Output = Sample>) 
     let mut shown = 0;
     let sample = select! {
         sample = callers => sample,
-        never = list_for_ever(channel, &mut shown) => match never {},
+        never = list_repeatedly(channel, &mut shown) => match never {},
     };
     (sample, shown)
 }
 
-async fn list_for_ever(channel: Channel, shown: &mut usize) -> Infallible {
+async fn list_repeatedly(channel: Channel, shown: &mut usize) -> Infallible {
     let mut pages = Pages::new(channel);
     loop {
         *shown += pages.next().await.unwrap_or_default();

@@ -11,7 +11,7 @@ use leasehold_tests::{
 use crate::{
     grpc,
     pairs::Sample,
-    report::{machine, median, middle_ratio, ms, verdict},
+    report::{machine, median, median_ratio, ms, verdict},
 };
 
 const CALLERS: [usize; 2] = [1, 64];
@@ -21,30 +21,34 @@ const MEASURED: Duration = Duration::from_millis(500);
 
 /// Observability of a broker, in the order of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Seen {
+enum Instrumentation {
     Nothing,
     Metrics,
     /// Metrics, and traces of one call in a hundred, which are sent to a collector.
     Traces,
 }
 
-const ALL: [Seen; 3] = [Seen::Nothing, Seen::Metrics, Seen::Traces];
+const ALL: [Instrumentation; 3] = [
+    Instrumentation::Nothing,
+    Instrumentation::Metrics,
+    Instrumentation::Traces,
+];
 
 /// Results of the rounds, displayed as a table.
 pub(crate) struct Metrics {
     rounds: usize,
-    pairs: BTreeMap<(usize, Seen), Vec<Sample>>,
+    pairs: BTreeMap<(usize, Instrumentation), Vec<Sample>>,
 }
 
 /// A broker on its own Redis.
-struct Site {
-    seen: Seen,
+struct Fixture {
+    seen: Instrumentation,
     broker: BrokerProcess,
     _redis: RedisServer,
 }
 
-impl Site {
-    async fn start(seen: Seen, collector: &Collector) -> Self {
+impl Fixture {
+    async fn start(seen: Instrumentation, collector: &Collector) -> Self {
         let redis = RedisServer::start().await;
         let mut options = BrokerOptions::for_store(redis.url());
         let settings = seen.settings(collector).into_iter();
@@ -67,7 +71,7 @@ pub(crate) async fn measure(rounds: usize) -> Metrics {
     for _ in 0..rounds.div_ceil(ALL.len()) {
         let mut sites = Vec::new();
         for seen in ALL {
-            sites.push(Site::start(seen, &collector).await);
+            sites.push(Fixture::start(seen, &collector).await);
         }
         for _ in ALL {
             for site in &sites {
@@ -84,7 +88,7 @@ pub(crate) async fn measure(rounds: usize) -> Metrics {
     Metrics { rounds, pairs }
 }
 
-impl Seen {
+impl Instrumentation {
     fn name(self) -> &'static str {
         match self {
             Self::Nothing => "nothing",
@@ -131,7 +135,7 @@ impl fmt::Display for Metrics {
         writeln!(f, "|---|--:|--:|--:|--:|--:|---|")?;
         for (&(callers, seen), rounds) in &self.pairs {
             let sample = median(rounds);
-            let ratio = middle_ratio(rounds, &self.pairs[&(callers, Seen::Nothing)]);
+            let ratio = median_ratio(rounds, &self.pairs[&(callers, Instrumentation::Nothing)]);
             let aim = seen.aim().map_or_else(String::new, |aim| {
                 format!("at least {aim}: {}", verdict(ratio >= aim))
             });

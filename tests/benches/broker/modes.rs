@@ -14,10 +14,10 @@ use crate::{
 
 const CALLERS: usize = 64;
 /// Number of callers on the same lock.
-const BESIDE: usize = 16;
+const OTHER_CALLERS: usize = 16;
 /// Numbers of additional holders. The last one and the callers are the 1,000 holders that a lock
 /// allows.
-const HOLDERS: [usize; 3] = [10, 100, 1_000 - BESIDE];
+const HOLDERS: [usize; 3] = [10, 100, 1_000 - OTHER_CALLERS];
 /// Maximum ratio of the cost of a pair beside the most holders to its cost beside the fewest.
 const FLAT_AIM: f64 = 1.5;
 
@@ -87,7 +87,7 @@ async fn beside(addr: SocketAddr, kind: Kind, holders: usize) -> Sample {
     for _ in 0..holders {
         held.push(acquire(&mut locks, &target).await);
     }
-    let sample = pairs_on(addr, BESIDE, |_| target.clone()).await;
+    let sample = pairs_on(addr, OTHER_CALLERS, |_| target.clone()).await;
     for lease in held {
         release(&mut locks, lease).await;
     }
@@ -112,7 +112,7 @@ impl fmt::Display for Modes {
                 ),
                 Row::Beside(kind, holders) => (
                     format!("pairs: {kind:?} beside {holders} holders"),
-                    BESIDE,
+                    OTHER_CALLERS,
                     self.middle(Row::Beside(*kind, HOLDERS[0])),
                 ),
             };

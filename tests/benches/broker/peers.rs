@@ -16,7 +16,7 @@ use tokio::time::Instant;
 pub(crate) use self::ours::{ARGUMENT, run};
 use self::{
     driver::{Peer, Run, Task, expect},
-    systems::{ALL, Sites, System},
+    systems::{ALL, PeerFixture, System},
 };
 
 /// Time after which an expected event is considered missing.
@@ -69,9 +69,9 @@ const MANY: usize = 10_000;
 const KEPT_FOR: Duration = Duration::from_secs(20);
 
 /// Result of a run, or the reason for its failure.
-type Ran = Result<Run, String>;
+type RunResult = Result<Run, String>;
 /// Results by number of callers and by system.
-type Rounds = BTreeMap<(usize, System), Vec<Ran>>;
+type Rounds = BTreeMap<(usize, System), Vec<RunResult>>;
 
 /// Results of the rounds, displayed as tables.
 pub(crate) struct Peers {
@@ -82,15 +82,15 @@ pub(crate) struct Peers {
     hot: Rounds,
     /// Times from the death of the holder to the next grant.
     crash: BTreeMap<System, Vec<Result<Duration, String>>>,
-    idle: BTreeMap<(usize, System), Ran>,
+    idle: BTreeMap<(usize, System), RunResult>,
     /// Pairs while the given number of locks is held and renewed.
-    beside: BTreeMap<usize, Ran>,
+    beside: BTreeMap<usize, RunResult>,
 }
 
 /// Measures in interleaved rounds, so that a slow period of the machine affects every system
 /// equally.
 async fn measure(extent: &Extent) -> Peers {
-    let mut sites = Sites::start().await;
+    let mut sites = PeerFixture::start().await;
     let mut peers = Peers {
         rounds: extent.rounds,
         measured: extent.measured,
@@ -150,19 +150,19 @@ impl Extent {
     }
 }
 
-fn progress(round: usize, scenario: &str, count: usize, system: System, ran: &Ran) {
-    let told = match ran {
-        Ok(run) => format!("{} in {:?}", run.told.done, run.window),
-        Err(why) => why.clone(),
+fn progress(round: usize, scenario: &str, count: usize, system: System, ran: &RunResult) {
+    let result = match ran {
+        Ok(run) => format!("{} in {:?}", run.output.done, run.window),
+        Err(reason) => reason.clone(),
     };
     eprintln!(
-        "round {round}: {scenario} of {count}, {}: {told}",
+        "round {round}: {scenario} of {count}, {}: {result}",
         system.name()
     );
 }
 
-impl Sites {
-    async fn ran(&mut self, system: System, task: Task) -> Ran {
+impl PeerFixture {
+    async fn ran(&mut self, system: System, task: Task) -> RunResult {
         let (peer, servers) = (self.peer(system), self.servers(system));
         let ran = driver::run(peer, task, &servers, async || self.scripts(system).await).await;
         self.clear(system).await;
@@ -174,13 +174,13 @@ impl Sites {
         if !system.is_broker() {
             return 0;
         }
-        let told = self
+        let result = self
             .brokers_redis()
             .await
             .info("commandstats", "cmdstat_evalsha")
             .await;
-        let told = told.unwrap_or_default();
-        let calls = told
+        let result = result.unwrap_or_default();
+        let calls = result
             .split(',')
             .find_map(|field| field.strip_prefix("calls="));
         calls

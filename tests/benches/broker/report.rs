@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leasehold_tests::process::binaries::store_server;
 
-use crate::hand_off::{Line, WAITERS};
+use crate::hand_off::{HandOffQueue, WAITERS};
 use crate::pairs::Sample;
 
 /// Minimum rate of pairs as a share of the rate of the scripts alone, at 64 callers.
@@ -65,7 +65,7 @@ impl Report {
             .push(sample);
     }
 
-    pub(crate) fn hand_offs(&mut self, target: HandOffs, line: Line) {
+    pub(crate) fn hand_offs(&mut self, target: HandOffs, line: HandOffQueue) {
         self.hand_offs
             .entry((target, Phase::Full))
             .or_default()
@@ -197,7 +197,7 @@ pub(crate) fn median(rounds: &[Sample]) -> Sample {
 
 /// Returns the median of the ratios of the rounds. The machine's speed varies more between rounds
 /// than what is compared.
-pub(crate) fn middle_ratio(rounds: &[Sample], base: &[Sample]) -> f64 {
+pub(crate) fn median_ratio(rounds: &[Sample], base: &[Sample]) -> f64 {
     let both = rounds.iter().zip(base);
     let ratios = both.map(|(one, base)| one.per_second / base.per_second);
     let mut ratios: Vec<_> = ratios.collect();

@@ -6,7 +6,7 @@ mod table;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use self::guards::Kept;
+use self::guards::HeldGuards;
 pub(crate) use self::guards::{ARGUMENT, hold_guards};
 use crate::{grpc, pairs::Sample, streams::calls, targets::Targets};
 
@@ -36,7 +36,7 @@ pub(crate) const QUICK: Extent = Extent {
 
 /// API by which locks are acquired and released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum By {
+enum CallPath {
     Unary,
     Stream,
     Client,
@@ -45,8 +45,8 @@ enum By {
 /// Results of the rounds, and of a process for each number of guards, displayed as tables.
 pub(crate) struct Sdk {
     rounds: usize,
-    pairs: BTreeMap<(usize, By), Vec<Sample>>,
-    kept: Vec<Kept>,
+    pairs: BTreeMap<(usize, CallPath), Vec<Sample>>,
+    kept: Vec<HeldGuards>,
 }
 
 /// Measures in interleaved rounds, so that a slow period of the machine affects all APIs equally.
@@ -61,9 +61,9 @@ pub(crate) async fn measure(extent: &Extent) -> Sdk {
     for _ in 0..extent.rounds {
         for &callers in extent.callers {
             let rounds = [
-                (By::Unary, grpc::pairs(broker, callers).await),
-                (By::Stream, calls::pairs(broker, callers).await),
-                (By::Client, callers::pairs(broker, callers).await),
+                (CallPath::Unary, grpc::pairs(broker, callers).await),
+                (CallPath::Stream, calls::pairs(broker, callers).await),
+                (CallPath::Client, callers::pairs(broker, callers).await),
             ];
             for (by, sample) in rounds {
                 sdk.pairs.entry((callers, by)).or_default().push(sample);

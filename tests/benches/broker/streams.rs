@@ -1,9 +1,9 @@
 //! Lease streams compared with unary calls and a bare echo server, and idle leases, as tables.
 
-mod beats;
 pub(crate) mod calls;
+mod heartbeats;
 mod leases;
-mod line;
+mod queue;
 mod table;
 pub(crate) mod usage;
 mod wire;
@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use uuid::Uuid;
 
-use self::leases::{Shape, Standing};
+use self::leases::{HeldStreams, Shape};
 use crate::{grpc, hand_off, pairs::Sample, targets::Targets};
 
 /// Number and length of the measurements.
@@ -70,7 +70,7 @@ pub(crate) const QUICK: Extent = Extent {
 
 /// API by which locks are acquired and released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum By {
+enum CallPath {
     Unary,
     Stream,
     /// Streams to the bare echo server.
@@ -80,12 +80,12 @@ enum By {
 /// Results of the rounds, displayed as tables.
 pub(crate) struct Streams {
     rounds: usize,
-    pairs: BTreeMap<(usize, By), Vec<Sample>>,
-    hand_offs: BTreeMap<(usize, By), Vec<Sample>>,
+    pairs: BTreeMap<(usize, CallPath), Vec<Sample>>,
+    hand_offs: BTreeMap<(usize, CallPath), Vec<Sample>>,
 }
 
 /// Results of idle leases for one shape after the other, displayed as tables.
-pub(crate) struct Leases(Vec<Standing>);
+pub(crate) struct Leases(Vec<HeldStreams>);
 
 /// Measures in interleaved rounds, so that a slow period of the machine affects all APIs equally.
 pub(crate) async fn measure(extent: &Extent) -> Streams {
@@ -115,9 +115,9 @@ impl Streams {
         let (broker, echo) = (targets.redis(), targets.echo());
         for &callers in extent.callers {
             let rounds = [
-                (By::Unary, grpc::pairs(broker, callers).await),
-                (By::Stream, calls::pairs(broker, callers).await),
-                (By::Echo, calls::pairs(echo, callers).await),
+                (CallPath::Unary, grpc::pairs(broker, callers).await),
+                (CallPath::Stream, calls::pairs(broker, callers).await),
+                (CallPath::Echo, calls::pairs(echo, callers).await),
             ];
             for (by, sample) in rounds {
                 self.pairs.entry((callers, by)).or_default().push(sample);
@@ -126,8 +126,8 @@ impl Streams {
         for &waiters in extent.waiters {
             let lock = || format!("bench/hot/{}", Uuid::new_v4());
             let unary = hand_off::unary(&[broker], waiters, lock()).await;
-            let stream = line::run(broker, waiters, lock()).await;
-            for (by, turns) in [(By::Unary, unary), (By::Stream, stream)] {
+            let stream = queue::run(broker, waiters, lock()).await;
+            for (by, turns) in [(CallPath::Unary, unary), (CallPath::Stream, stream)] {
                 let rounds = self.hand_offs.entry((waiters, by)).or_default();
                 rounds.push(turns.full());
             }

@@ -89,9 +89,9 @@ impl JwksServer {
 async fn serve(listener: TcpListener, answer: watch::Sender<JwksResponse>) {
     while let Ok((client, _)) = listener.accept().await {
         answer.send_modify(|answer| answer.request_count += 1);
-        let said = answer.borrow().clone();
+        let output = answer.borrow().clone();
         // The client may have disconnected.
-        let _ = reply(client, &said).await;
+        let _ = reply(client, &output).await;
     }
 }
 

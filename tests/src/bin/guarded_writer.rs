@@ -72,7 +72,7 @@ async fn main() {
     resource.send_report(&Report::Lost { at, is_valid });
     writing.await.expect("the writer does not panic");
     let how = guard.release().await;
-    let how = how.map_or_else(|why| why.to_string(), |()| "in time".to_owned());
+    let how = how.map_or_else(|reason| reason.to_string(), |()| "in time".to_owned());
     resource.send_report(&Report::Released(how));
 }
 
@@ -94,11 +94,11 @@ fn write_until_invalid(args: &Args, held: &Held, resource: &ResourceConnection) 
             });
         } else {
             if refused == 0 {
-                let why = held.lost_reason().expect("a lost lock says why");
-                let why = why.to_string();
+                let reason = held.lost_reason().expect("a lost lock says why");
+                let reason = reason.to_string();
                 resource.send_report(&Report::Rejected {
                     checked_at: asked_at,
-                    reason: why,
+                    reason,
                 });
             }
             refused += 1;
@@ -111,7 +111,7 @@ impl ResourceConnection {
     fn send_report(&self, report: &Report) {
         let mut socket = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let line = format!("{report}\n");
-        let told = socket.write_all(line.as_bytes());
-        told.expect("the resource lives longer");
+        let written = socket.write_all(line.as_bytes());
+        written.expect("the resource lives longer");
     }
 }

@@ -50,9 +50,9 @@ impl BrokerOptions {
     /// Returns the output of a broker that must fail to start.
     pub async fn failed_start_output(&self) -> String {
         let anywhere = ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"];
-        let (succeeded, said) = self.run("serve", &anywhere).await;
-        assert!(!succeeded, "it ended well: {said}");
-        said
+        let (succeeded, output) = self.run("serve", &anywhere).await;
+        assert!(!succeeded, "it ended well: {output}");
+        output
     }
 
     /// Runs a command to its end. Returns true if it succeeded, and its output.

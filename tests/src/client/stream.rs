@@ -258,8 +258,8 @@ impl StreamClient {
             let next = next.expect("the stream is not silent for so long");
             let message = next.expect("the stream lives");
             let message = message.expect("the stream goes on").message;
-            if let Some(heard) = message.and_then(&wanted) {
-                return heard;
+            if let Some(result) = message.and_then(&wanted) {
+                return result;
             }
         }
     }

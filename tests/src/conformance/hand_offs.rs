@@ -245,9 +245,9 @@ pub async fn releasing_a_provisional_hand_off_hands_the_lock_on(store_fixture: &
     store_fixture.expect_queued(2, &second).await;
     store_fixture.release(0, &held).await;
     let grant = store_fixture.next_hand_off(1, &first).await;
-    let given_back = lease_of(&first, grant.fencing_token);
+    let released_lease = lease_of(&first, grant.fencing_token);
     assert_eq!(
-        store_fixture.release(1, &given_back).await,
+        store_fixture.release(1, &released_lease).await,
         Released::Now { hold_count: 0 }
     );
     store_fixture.claim_next_hand_off(2, &second).await;

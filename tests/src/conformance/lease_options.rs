@@ -70,8 +70,8 @@ pub async fn a_renewal_past_max_hold_is_refused(store_fixture: &StoreFixture) {
     );
     store_fixture.advance_ms(expiry_ms(5_000) - 5_000).await;
     assert_eq!(store_fixture.renew(0, &held).await, Renewed::Expired);
-    let told = at_most_one(store_fixture.touch(0).await.held).expect("its turn");
-    assert_eq!(told.request, waiter.request);
+    let hand_off = at_most_one(store_fixture.touch(0).await.held).expect("its turn");
+    assert_eq!(hand_off.request, waiter.request);
 }
 
 pub async fn a_lease_past_max_hold_can_be_released(store_fixture: &StoreFixture) {
@@ -182,8 +182,8 @@ pub async fn lock_delay_does_not_follow_an_unclaimed_hand_off(store_fixture: &St
     store_fixture.release(0, &held).await;
     store_fixture.next_hand_off(1, &silent).await;
     store_fixture.advance_ms(PROVISIONAL_GRANT_MS).await;
-    let told = at_most_one(store_fixture.touch(0).await.held).expect("the next at once");
-    assert_eq!(told.request, next.request);
+    let hand_off = at_most_one(store_fixture.touch(0).await.held).expect("the next at once");
+    assert_eq!(hand_off.request, next.request);
 }
 
 pub async fn lock_delay_keeps_waiters_waiting_and_says_how_long(store_fixture: &StoreFixture) {
@@ -197,9 +197,9 @@ pub async fn lock_delay_keeps_waiters_waiting_and_says_how_long(store_fixture: &
     assert_eq!(touched.held, []);
     assert_remaining(touched.next_event_ms, DELAY_MS);
     store_fixture.advance_ms(touched.next_event_ms).await;
-    let told = at_most_one(store_fixture.touch(0).await.held).expect("its turn");
+    let hand_off = at_most_one(store_fixture.touch(0).await.held).expect("its turn");
     store_fixture
-        .expect_renewed(0, &lease_of(&waiter, told.fencing_token))
+        .expect_renewed(0, &lease_of(&waiter, hand_off.fencing_token))
         .await;
 }
 

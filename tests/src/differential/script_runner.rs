@@ -197,7 +197,7 @@ fn twin_key(key: &str) -> String {
 }
 
 fn decode_reply(step: &Step, reply: Value) -> StepResult {
-    let failed = |why: String| (StoreReply::Failed(why), Vec::new());
+    let failed = |reason: String| (StoreReply::Failed(reason), Vec::new());
     if let Value::String(error) = &reply {
         return failed(error.to_string());
     }

@@ -65,12 +65,12 @@ impl BackgroundLoad {
         let oracle = Arc::new(Oracle::new(LOCKS));
         let load = Load::start(CALLERS, &[calls.addr()], &oracle, |_| LockKind::Exclusive);
         let stop = CancellationToken::new();
-        let pace = time / u32::try_from(WAITERS_PER_QUEUE + 1).expect("few");
+        let release_interval = time / u32::try_from(WAITERS_PER_QUEUE + 1).expect("few");
         Self {
             min_remaining: guards.track_min_remaining(&stop),
             guards,
             started_at: boottime(),
-            queues: serve_queues(lines, pace),
+            queues: serve_queues(lines, release_interval),
             oracle,
             load,
             stop,

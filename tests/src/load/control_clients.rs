@@ -241,8 +241,9 @@ impl StreamHolder {
         let Self { mut guards, number } = self;
         while !stop.is_cancelled() {
             guards.retain(|guard| {
-                if let Some(why) = guard.lost_reason() {
-                    shared.record_failure(format!("a lease of stream {number} is lost: {why:?}"));
+                if let Some(reason) = guard.lost_reason() {
+                    shared
+                        .record_failure(format!("a lease of stream {number} is lost: {reason:?}"));
                 }
                 guard.lost_reason().is_none()
             });

@@ -105,8 +105,8 @@ impl CapturingProxy {
     /// Returns the leases granted so far.
     #[must_use]
     pub fn granted_leases(&self) -> Vec<Lease> {
-        let leases = self.broker_messages().into_iter().filter_map(|told| {
-            let Response::Granted(granted) = told else {
+        let leases = self.broker_messages().into_iter().filter_map(|message| {
+            let Response::Granted(granted) = message else {
                 return None;
             };
             granted.lease
@@ -117,11 +117,11 @@ impl CapturingProxy {
     /// Returns the request ids of all acquires so far.
     #[must_use]
     pub fn request_ids(&self) -> Vec<String> {
-        let ids = self.client_messages().into_iter().filter_map(|asked| {
-            if let Request::Acquire(acquire) = asked {
+        let ids = self.client_messages().into_iter().filter_map(|message| {
+            if let Request::Acquire(acquire) = message {
                 return acquire.request.map(|request| request.request_id);
             }
-            let Request::AcquireAll(acquire) = asked else {
+            let Request::AcquireAll(acquire) = message else {
                 return None;
             };
             acquire.request.map(|request| request.request_id)

@@ -251,8 +251,8 @@ async fn forward_replies(input: OwnedReadHalf, mut output: OwnedWriteHalf, share
 /// Waits while frames are dropped, because a close of one side must not reach the other side then.
 async fn wait_while_dropping(shared: &ProxyState) {
     let mut mode = shared.mode.subscribe();
-    let heard = mode.wait_for(|mode| !matches!(mode, ProxyMode::DropFrames(_)));
-    heard.await.expect("the proxy lives as long as this");
+    let forwarding = mode.wait_for(|mode| !matches!(mode, ProxyMode::DropFrames(_)));
+    forwarding.await.expect("the proxy lives as long as this");
 }
 
 async fn pass_requests(

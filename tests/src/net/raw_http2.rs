@@ -147,13 +147,13 @@ impl RawHttp2Options {
         let begin = [PREFACE, &frames::settings(&self.settings)].concat();
         write.write_all(&begin).await?;
         write.flush().await?;
-        let (told, seen) = watch::channel(ReceivedFrames::default());
+        let (frames_sender, seen) = watch::channel(ReceivedFrames::default());
         let out = Arc::new(FrameWriter {
             write: Turn::new(write),
             pending_acks: Mutex::default(),
         });
         let mut reader = FrameReader {
-            received: told,
+            received: frames_sender,
             out: Arc::clone(&out),
             sends_acks: self.sends_acks,
             bytes: Vec::new(),
@@ -317,8 +317,8 @@ impl FrameReader {
             PING if asks => seen.pings += 1,
             PING => seen.ping_acks += 1,
             GOAWAY => {
-                let why = payload.get(4..8).and_then(|why| why.try_into().ok());
-                seen.go_away = why.map(u32::from_be_bytes);
+                let reason = payload.get(4..8).and_then(|reason| reason.try_into().ok());
+                seen.go_away = reason.map(u32::from_be_bytes);
             }
             _ => {}
         }

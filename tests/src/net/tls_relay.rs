@@ -81,11 +81,12 @@ impl TlsRelay {
 
     /// Waits until a handshake has failed with an error that contains `why`. A client may detect
     /// the failure earlier.
-    pub async fn wait_for_failure(&self, why: &str) {
+    pub async fn wait_for_failure(&self, reason: &str) {
         let mut seen = self.handshakes.subscribe();
-        let failed = seen.wait_for(|seen| seen.failed.iter().any(|failure| failure.contains(why)));
+        let failed =
+            seen.wait_for(|seen| seen.failed.iter().any(|failure| failure.contains(reason)));
         let failed = timeout(FAILURE_TIMEOUT, failed).await;
-        let failed = failed.unwrap_or_else(|_| panic!("{why}: {:?}", self.handshakes()));
+        let failed = failed.unwrap_or_else(|_| panic!("{reason}: {:?}", self.handshakes()));
         failed.expect("it listens");
     }
 

@@ -58,16 +58,16 @@ impl HoldLog {
     /// Records the guard of a call that has added these locks to a lease.
     pub fn record_added(&self, held: &Held, locks: &[usize]) -> RecordedHold<'_> {
         let entered = boottime();
-        let (mut asked, mut got): (Vec<_>, _) = (
+        let (mut requested, mut got): (Vec<_>, _) = (
             locks
                 .iter()
                 .map(|lock| format!("default/{}", lock_name(*lock)))
                 .collect(),
             held.locks(),
         );
-        asked.sort();
+        requested.sort();
         got.sort();
-        assert_eq!(asked, got, "other locks than were asked for");
+        assert_eq!(requested, got, "other locks than were asked for");
         for lock in locks {
             let token = held.fencing_token_of(lock_name(*lock)).expect("it has it");
             let is_new = self::lock(&self.tokens).insert((*lock, token));

@@ -81,14 +81,14 @@ impl QueueGrants {
 pub async fn start_queues(
     holders: &[&Client],
     waiting: &[&Client],
-    (lines, in_line): (usize, usize),
+    (lines, waiters_per_queue): (usize, usize),
     ttl: Duration,
 ) -> (Vec<HeldQueue>, Vec<Waiter>) {
     let begun = (0..lines).map(async |line| {
         let lock = format!("line-{line}");
         let mut begun = HeldQueue::start(holders[line % holders.len()], &lock, ttl).await;
         let mut waiters = Vec::new();
-        for position_index in 0..in_line {
+        for position_index in 0..waiters_per_queue {
             let fixture = (position_index + line) % waiting.len();
             waiters.push(begun.add_waiter(fixture, waiting[fixture]).await);
         }
@@ -101,11 +101,16 @@ pub async fn start_queues(
 /// Serves all queues concurrently. Each lock is released every `pace`, and the releases of
 /// different locks are spread over that time.
 #[must_use]
-pub fn serve_queues(lines: Vec<HeldQueue>, pace: Duration) -> Vec<AbortOnDropHandle<QueueGrants>> {
+pub fn serve_queues(
+    lines: Vec<HeldQueue>,
+    release_interval: Duration,
+) -> Vec<AbortOnDropHandle<QueueGrants>> {
     let (begun, count) = (boottime(), u32::try_from(lines.len()).expect("few"));
     let served = lines.into_iter().zip(0..).map(|(line, index)| {
-        let from = begun + pace * index / count;
-        AbortOnDropHandle::new(tokio::spawn(line.release_repeatedly(from, pace)))
+        let from = begun + release_interval * index / count;
+        AbortOnDropHandle::new(tokio::spawn(
+            line.release_repeatedly(from, release_interval),
+        ))
     });
     served.collect()
 }
@@ -115,7 +120,7 @@ pub fn serve_queues(lines: Vec<HeldQueue>, pace: Duration) -> Vec<AbortOnDropHan
 pub fn report_queues(
     setting: &str,
     served: &[QueueGrants],
-    in_line: usize,
+    waiters_per_queue: usize,
     is_in_fault: impl Fn(Duration) -> bool,
 ) {
     let inversions: usize = served.iter().map(QueueGrants::inversions).sum();
@@ -131,7 +136,7 @@ pub fn report_queues(
     ));
     assert_eq!(
         granted,
-        served.len() * in_line,
+        served.len() * waiters_per_queue,
         "everybody is granted in the end"
     );
     assert_eq!(inversions, 0, "grants out of the order of joining");
@@ -161,14 +166,14 @@ impl HeldQueue {
             position_updates: Arc::default(),
             is_granted: Arc::default(),
         };
-        let (told, is_granted) = (
+        let (notified_count, is_granted) = (
             Arc::clone(&waiter.position_updates),
             Arc::clone(&waiter.is_granted),
         );
         let (first, mut joined) = mpsc::unbounded_channel();
         let call = client.lock(self.lock.as_str()).ttl(self.ttl).wait(WAIT);
         let call = call.on_queue(move |position_index| {
-            told.fetch_add(1, Ordering::SeqCst);
+            notified_count.fetch_add(1, Ordering::SeqCst);
             // Only the first position is received.
             let _ = first.send(position_index.position);
         });
@@ -191,12 +196,16 @@ impl HeldQueue {
     }
 
     /// Releases the lock every `pace`, starting at `from`, until all waiters have had it.
-    pub async fn release_repeatedly(mut self, from: Duration, pace: Duration) -> QueueGrants {
+    pub async fn release_repeatedly(
+        mut self,
+        from: Duration,
+        release_interval: Duration,
+    ) -> QueueGrants {
         let mut served = QueueGrants::default();
         let mut release_at = from;
         loop {
             sleep(release_at.saturating_sub(boottime())).await;
-            release_at += pace;
+            release_at += release_interval;
             let last = self.holder.fencing_token();
             let begun = boottime();
             let released = self.holder.release().await;

@@ -65,9 +65,7 @@ impl ReportLine {
     #[must_use]
     pub fn checked_at(&self) -> Option<Duration> {
         match self.report {
-            Report::Write {
-                checked_at: asked, ..
-            } => Some(asked),
+            Report::Write { checked_at, .. } => Some(checked_at),
             Report::Rejected { .. } | Report::Lost { .. } | Report::Released(_) => None,
         }
     }
@@ -134,9 +132,9 @@ impl Resource {
     /// Waits for the first line that `is_it` accepts.
     pub async fn wait_for_line(&self, mut is_it: impl FnMut(&ReportLine) -> bool) -> ReportLine {
         let mut lines = self.shared.lines.subscribe();
-        let heard = lines.wait_for(|lines| lines.iter().any(&mut is_it)).await;
-        let heard = heard.expect("the reader lives as long as this");
-        let line = heard.iter().find(|line| is_it(line));
+        let matching_lines = lines.wait_for(|lines| lines.iter().any(&mut is_it)).await;
+        let matching_lines = matching_lines.expect("the reader lives as long as this");
+        let line = matching_lines.iter().find(|line| is_it(line));
         line.expect("it is there").clone()
     }
 }
@@ -179,16 +177,15 @@ impl fmt::Display for Report {
         match self {
             Self::Write {
                 token,
-                checked_at: asked,
+                checked_at,
                 valid_until: until,
             } => {
-                let (asked, until) = (asked.as_nanos(), until.as_nanos());
-                write!(f, "write {token} {asked} {until}")
+                let (checked_at, until) = (checked_at.as_nanos(), until.as_nanos());
+                write!(f, "write {token} {checked_at} {until}")
             }
-            Self::Rejected {
-                checked_at: asked,
-                reason: why,
-            } => write!(f, "refused {} {why}", asked.as_nanos()),
+            Self::Rejected { checked_at, reason } => {
+                write!(f, "refused {} {reason}", checked_at.as_nanos())
+            }
             Self::Lost { at, is_valid } => write!(f, "lost {} {is_valid}", at.as_nanos()),
             Self::Released(how) => write!(f, "released {how}"),
         }
@@ -202,17 +199,19 @@ impl FromStr for Report {
         let time = |ns: &str| ns.parse().map(Duration::from_nanos).ok();
         let words: Vec<_> = line.splitn(4, ' ').collect();
         let report = match words.as_slice() {
-            ["write", token, asked, until] => token.parse().ok().and_then(|token| {
+            ["write", token, checked_at, until] => token.parse().ok().and_then(|token| {
                 Some(Self::Write {
                     token,
-                    checked_at: time(asked)?,
+                    checked_at: time(checked_at)?,
                     valid_until: time(until)?,
                 })
             }),
-            ["refused", asked, why @ ..] => time(asked).map(|asked| Self::Rejected {
-                checked_at: asked,
-                reason: why.join(" "),
-            }),
+            ["refused", checked_at, reason @ ..] => {
+                time(checked_at).map(|checked_at| Self::Rejected {
+                    checked_at,
+                    reason: reason.join(" "),
+                })
+            }
             ["lost", at, is_valid] => time(at).and_then(|at| {
                 let is_valid = is_valid.parse().ok()?;
                 Some(Self::Lost { at, is_valid })

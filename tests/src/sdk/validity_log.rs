@@ -37,10 +37,10 @@ impl ValidityLog {
         let mut confirmed: Vec<Confirmation> = Vec::new();
         let mut looks = interval(READ_INTERVAL);
         looks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let why = loop {
+        let reason = loop {
             tokio::select! {
                 biased;
-                why = held.lost() => break why,
+                reason = held.lost() => break reason,
                 _ = looks.tick() => {
                     let valid_until = boottime() + held.remaining();
                     let at = boottime();
@@ -58,7 +58,7 @@ impl ValidityLog {
         Self {
             confirmations: confirmed,
             lost_at: lost,
-            lost_reason: why,
+            lost_reason: reason,
         }
     }
 

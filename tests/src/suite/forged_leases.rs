@@ -57,13 +57,13 @@ pub async fn a_forged_lease_has_no_effect(cast: Cast) {
         let released = fixture.observer.release_at(0, &forged).await;
         let status = released.expect_err("it is not the lease");
         assert!(
-            error_reason(&status).is_some_and(|why| refused.contains(&why)),
+            error_reason(&status).is_some_and(|reason| refused.contains(&reason)),
             "{status:?}"
         );
         let renewed = fixture.observer.renew_at(0, &forged).await;
         let status = renewed.expect_err("it is not the lease");
         assert!(
-            error_reason(&status).is_some_and(|why| refused.contains(&why)),
+            error_reason(&status).is_some_and(|reason| refused.contains(&reason)),
             "{status:?}"
         );
     }

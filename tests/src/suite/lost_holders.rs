@@ -250,8 +250,11 @@ pub async fn a_stopped_process_reports_its_loss_before_any_reply(cast: Cast) {
     assert!(was_silent, "it has said something while it was stopped");
     assert!(!state.valid && state.remaining_ms == 0.0, "{state:?}");
     assert_eq!(state.lost_reason.as_deref(), Some("Expired"));
-    let told = one.wait_for_loss("a").await.at.saturating_sub(resumed);
-    assert!(told < DELAY_MAX, "notified after {told:?}");
+    let notified_after = one.wait_for_loss("a").await.at.saturating_sub(resumed);
+    assert!(
+        notified_after < DELAY_MAX,
+        "notified after {notified_after:?}"
+    );
     let released = one.release("a").await.expect_err("it was lost");
     assert_eq!(
         (&*released.class, released.reason.as_deref()),
@@ -310,13 +313,16 @@ pub async fn a_suspend_ends_the_validity_at_once(cast: Cast) {
     let slept = boottime();
     shim.set_offset(SUSPEND_TIME);
     let loss = one.wait_for_loss("a").await;
-    let told = boottime() - slept;
+    let notified_after = boottime() - slept;
     print_figures(&format!(
         "suite {:?}: suspend told_after={}ms",
         cast.one,
-        told.as_millis()
+        notified_after.as_millis()
     ));
-    assert!(told <= DELAY_MAX, "notified after {told:?}");
+    assert!(
+        notified_after <= DELAY_MAX,
+        "notified after {notified_after:?}"
+    );
     assert!(
         loss.at.abs_diff(slept + SUSPEND_TIME) < DELAY_MAX * 2,
         "another clock: {loss:?}"

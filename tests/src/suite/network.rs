@@ -91,10 +91,10 @@ pub async fn validity_counts_from_the_sending(cast: Cast) {
     let messages = proxy.frames_from_broker(DATA);
     proxy.set_mode(ProxyMode::Delay(DELAY));
     // The next acknowledgement is the last one that arrives.
-    let told = until("an acknowledgement", async || {
+    let acknowledged_at = until("an acknowledgement", async || {
         (proxy.frames_from_broker(DATA) > messages).then(boottime)
     });
-    let told = told.await;
+    let acknowledged_at = acknowledged_at.await;
     proxy.set_mode(ProxyMode::DropFrames(Direction::Both));
     let hand_over = fixture.wait_for_hand_over(rival).await;
     let loss = one.loss("a").expect("notified before the next has it");
@@ -102,21 +102,24 @@ pub async fn validity_counts_from_the_sending(cast: Cast) {
         "suite {:?}: acknowledged {}ms late, trusted_on={}ms before_the_next_grant={}ms",
         cast.one,
         DELAY.as_millis(),
-        loss.at.saturating_sub(told).as_millis(),
+        loss.at.saturating_sub(acknowledged_at).as_millis(),
         hand_over.granted_at.saturating_sub(loss.at).as_millis()
     ));
     assert!(
         loss.at < hand_over.previous_expiry.earliest,
         "too late: {loss:?} {hand_over:?}"
     );
-    let end = told + LONG_TTL - safety_margin(LONG_TTL);
+    let end = acknowledged_at + LONG_TTL - safety_margin(LONG_TTL);
     assert!(loss.at <= end + LOSS_DELAY_MAX, "{loss:?}");
     assert!(
         loss.at + DELAY_MAX > end,
         "the late one did not count: {loss:?}"
     );
     // Counted from its receipt, the lease would be valid for too long.
-    assert!(told + DELAY + LONG_TTL - safety_margin(LONG_TTL) > hand_over.previous_expiry.latest);
+    assert!(
+        acknowledged_at + DELAY + LONG_TTL - safety_margin(LONG_TTL)
+            > hand_over.previous_expiry.latest
+    );
     hand_over.assert_granted_at_expiry();
 }
 

@@ -85,12 +85,12 @@ impl Probe {
         let (process, stdin, stdout) = TestProcess::start_with_pipes(command, &log);
         let (commands, sent) = mpsc::unbounded_channel();
         tokio::spawn(write(stdin, sent));
-        let said = Arc::<ProbeOutput>::default();
-        tokio::spawn(Arc::clone(&said).read(stdout));
+        let output = Arc::<ProbeOutput>::default();
+        tokio::spawn(Arc::clone(&output).read(stdout));
         let probe = Self {
             process,
             commands: Some(commands),
-            output: said,
+            output,
             last_id: AtomicU64::new(0),
             dir,
         };

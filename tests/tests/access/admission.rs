@@ -24,9 +24,9 @@ use tokio::time::timeout;
 use tonic::Code;
 
 const LIST: &str = "/leasehold.v1.InspectionService/ListLocks";
-const LOOK: &str = "/leasehold.v1.InspectionService/GetLock";
+const GET_LOCK: &str = "/leasehold.v1.InspectionService/GetLock";
 /// Concurrent calls per connection, for `ListLocks` and for `GetLock`.
-const PLACES: [(&str, u32); 2] = [(LIST, 8), (LOOK, 64)];
+const CONCURRENT_CALLS: [(&str, u32); 2] = [(LIST, 8), (GET_LOCK, 64)];
 /// Number of connections whose limits add up to the limit of the broker.
 const CONNECTIONS: u32 = 4;
 /// Rules that permit everything to alice and nothing to nil.
@@ -64,13 +64,13 @@ async fn unauthenticated_calls_are_rejected_before_their_messages_arrive() {
 }
 
 /// Opens the maximum number of calls without messages, and returns their connections.
-async fn take_all(fixture: &AccessControlFixture, token: Option<&str>) -> Vec<RawHttp2> {
+async fn open_all_calls(fixture: &AccessControlFixture, token: Option<&str>) -> Vec<RawHttp2> {
     let mut connections = Vec::new();
     for _ in 0..CONNECTIONS {
         let raw = RawHttp2Options::new(fixture.broker.addr()).open().await;
         let raw = raw.expect("a place");
         let mut stream = 1;
-        for (path, places) in PLACES {
+        for (path, places) in CONCURRENT_CALLS {
             for _ in 0..places {
                 let head = match token {
                     Some(token) => call_headers_with_token(stream, path, token, 0),
@@ -90,7 +90,7 @@ async fn take_all(fixture: &AccessControlFixture, token: Option<&str>) -> Vec<Ra
 async fn calls_without_messages_do_not_block_reads() {
     let fixture = fixture().await;
     for token in [None, Some("nil")] {
-        let _unfinished = take_all(&fixture, token).await;
+        let _unfinished = open_all_calls(&fixture, token).await;
         let mut looks = fixture.caller("alice").inspection;
         let listed = timeout(REPLY_TIMEOUT, looks.list_locks(ListLocksRequest::default())).await;
         listed.expect("a place").expect("a list");
@@ -98,8 +98,8 @@ async fn calls_without_messages_do_not_block_reads() {
             namespace: String::new(),
             name: "a".to_owned(),
         };
-        let looked = timeout(REPLY_TIMEOUT, looks.get_lock(lock)).await;
-        let idle = looked.expect("a place").expect_err("it is not held");
+        let reply = timeout(REPLY_TIMEOUT, looks.get_lock(lock)).await;
+        let idle = reply.expect("a place").expect_err("it is not held");
         assert_eq!(idle.code(), Code::NotFound, "{idle:?}");
     }
 }

@@ -108,8 +108,8 @@ async fn grpc_is_not_served_over_http_1() {
             403,
         ),
     ] {
-        let (answered, why) = post(broker.admin(), SET_LIMIT, headers, &body).await;
-        assert_eq!(answered, status, "{headers:?}: {why}");
+        let (answered, reason) = post(broker.admin(), SET_LIMIT, headers, &body).await;
+        assert_eq!(answered, status, "{headers:?}: {reason}");
     }
     let log = broker.log();
     assert!(!log.contains("an operator has set a limit"), "{log}");

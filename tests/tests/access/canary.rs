@@ -29,7 +29,7 @@ const LABEL: &str = "canary-label-47f2";
 const COLLECTOR_TOKEN: &str = "canary-collector-2b90";
 const WRONG: &str = "canary-wrong-token-9a77";
 const DEPLOYMENT_KEY: &str = "cafe0123456789abcdef0123456789abcdef0123456789abcdef0123456789ca";
-const SOON: Duration = Duration::from_secs(5);
+const TIME_LIMIT: Duration = Duration::from_secs(5);
 const RULES: &str = r#"
     [[rule]]
     callers = ["*"]
@@ -38,15 +38,15 @@ const RULES: &str = r#"
 
 /// Secrets that must not occur in any output, and all responses.
 #[derive(Default)]
-struct Seen {
+struct SecretCheck {
     secrets: Vec<String>,
     /// Lease tokens that were returned to their holders.
     granted: Vec<String>,
     answers: String,
 }
 
-impl Seen {
-    fn answered<T>(&mut self, answer: Result<T, Status>) -> Option<T> {
+impl SecretCheck {
+    fn record<T>(&mut self, answer: Result<T, Status>) -> Option<T> {
         answer
             .map_err(|status| self.answers += &format!("{status:?} {status}\n"))
             .ok()
@@ -70,21 +70,21 @@ fn acquire(request_id: &str) -> AcquireRequest {
 }
 
 /// Makes calls with valid and invalid lease tokens.
-async fn calls(caller: &Caller, seen: &mut Seen) {
+async fn calls(caller: &Caller, seen: &mut SecretCheck) {
     let mut locks = caller.locks.clone();
     let request_id = Uuid::new_v4().to_string();
     let result = locks.acquire(acquire(&request_id)).await;
-    let lease = seen.answered(result);
+    let lease = seen.record(result);
     let lease = lease.and_then(|result| result.into_inner().lease);
     let held = locks.acquire(acquire(&Uuid::new_v4().to_string())).await;
-    seen.answered(held);
+    seen.record(held);
     let Some(lease) = lease else { return };
     let look = GetLockRequest {
         name: "a".to_owned(),
         ..GetLockRequest::default()
     };
-    let looked = caller.inspection.clone().get_lock(look).await;
-    if let Some(lock) = seen.answered(looked) {
+    let reply = caller.inspection.clone().get_lock(look).await;
+    if let Some(lock) = seen.record(reply) {
         seen.answers += &format!("{lock:?}");
     }
     seen.secrets.push(lease.lease_token.clone());
@@ -99,22 +99,22 @@ async fn calls(caller: &Caller, seen: &mut Seen) {
     for shown in [&wrong, &broken, &lease] {
         let lease = Some(shown.clone());
         let renewed = locks.renew(RenewRequest { lease, ttl: None }).await;
-        seen.answered(renewed);
+        seen.record(renewed);
         let release = ReleaseRequest {
             lease: Some(shown.clone()),
             ..ReleaseRequest::default()
         };
         let released = locks.release(release).await;
-        seen.answered(released);
+        seen.record(released);
     }
     stream(caller, seen).await;
 }
 
-async fn stream(caller: &Caller, seen: &mut Seen) {
+async fn stream(caller: &Caller, seen: &mut SecretCheck) {
     let (asks, requests) = mpsc::channel(8);
     let mut locks = caller.locks.clone();
     let response = locks.hold(ReceiverStream::new(requests)).await;
-    let Some(response) = seen.answered(response) else {
+    let Some(response) = seen.record(response) else {
         return;
     };
     let mut response = response.into_inner();
@@ -132,8 +132,10 @@ async fn stream(caller: &Caller, seen: &mut Seen) {
         let message = Some(message);
         let sent = asks.send(HoldRequest { message }).await;
         sent.expect("the stream lives");
-        let answer = timeout(SOON, response.message()).await.expect("an answer");
-        if let Some(Some(answer)) = seen.answered(answer) {
+        let answer = timeout(TIME_LIMIT, response.message())
+            .await
+            .expect("an answer");
+        if let Some(Some(answer)) = seen.record(answer) {
             if let Some(Told::Granted(granted)) = &answer.message {
                 let lease = granted.lease.as_ref().expect("a grant has a lease");
                 seen.granted.push(lease.lease_token.clone());
@@ -184,7 +186,7 @@ async fn no_secret_is_logged_or_answered() {
     let caller = |token: &str| Caller::new(broker.addr(), broker.admin(), Some(token));
     let signed = access_files.issuer.token("alice", 60, json!({}));
     let expired = access_files.issuer.token("alice", -60, json!({}));
-    let mut seen = Seen::default();
+    let mut seen = SecretCheck::default();
     for token in [TOKEN, WRONG, &signed, &expired] {
         calls(&caller(token), &mut seen).await;
         seen.secrets.push(token.to_owned());

@@ -53,7 +53,7 @@ async fn only_one_spiffe_id_is_a_name() {
         assert_eq!(known.code(), Code::NotFound, "{uris:?}: {known:?}");
     }
     let other = spiffe_id("other");
-    for (uris, hosts, why) in [
+    for (uris, hosts, reason) in [
         (&[][..], &[][..], "it has no URI"),
         (&[], &["worker"], "it has no URI"),
         (&["token:ops"], &[], "its URI is not the SPIFFE ID"),
@@ -81,7 +81,7 @@ async fn only_one_spiffe_id_is_a_name() {
             }
         };
         assert_eq!(refused.code(), Code::Unauthenticated, "{uris:?} {hosts:?}");
-        assert!(refused.message().contains(why), "{uris:?}: {refused:?}");
+        assert!(refused.message().contains(reason), "{uris:?}: {refused:?}");
     }
     let log = fixture.broker.log();
     assert!(log.contains(

@@ -26,12 +26,12 @@ use tokio::{sync::mpsc, time::timeout};
 use tonic::Streaming;
 
 const WATCH: &str = "/leasehold.v1.InspectionService/WatchLocks";
-const HEARD_WITHIN: Duration = Duration::from_secs(10);
-const SOON: Duration = Duration::from_millis(100);
+const NOTIFIED_WITHIN: Duration = Duration::from_secs(10);
+const TIME_LIMIT: Duration = Duration::from_millis(100);
 const READ_AGAIN: &str = "tokens, keys and policy reloaded";
 
 /// Returns a worker and a watcher with rights in `parts`.
-fn people(parts: &[LockGroup]) -> Vec<Role> {
+fn test_roles(parts: &[LockGroup]) -> Vec<Role> {
     let rights = |verbs: &[Permission]| {
         let parts = parts.iter();
         parts.map(|part| (*part, verbs.to_vec())).collect()
@@ -64,9 +64,9 @@ impl Watch {
     }
 
     /// Waits for the next event about a lock and returns the lock's name.
-    async fn heard(&mut self) -> String {
-        let heard = timeout(HEARD_WITHIN, self.next()).await;
-        heard.expect("notified in time")
+    async fn next_lock_name(&mut self) -> String {
+        let event = timeout(NOTIFIED_WITHIN, self.next()).await;
+        event.expect("notified in time")
     }
 
     async fn next(&mut self) -> String {
@@ -100,7 +100,7 @@ async fn changed(fixture: &MatrixFixture, roles: &[Role]) {
 
 #[tokio::test]
 async fn a_watch_follows_the_current_rules() {
-    let fixture = MatrixFixture::start(people(&[LockGroup::Open, LockGroup::Shared])).await;
+    let fixture = MatrixFixture::start(test_roles(&[LockGroup::Open, LockGroup::Shared])).await;
     let mut watch = Watch::begin(&fixture.connection_of(&fixture.roles[2])).await;
     let mut probes = 0;
     until("the broker beside tells what it does", async || {
@@ -110,41 +110,44 @@ async fn a_watch_follows_the_current_rules() {
             &LockGroup::Shared.lock(&format!("probe-{probes}")),
         )
         .await;
-        let heard = timeout(SOON, watch.next()).await;
-        heard.ok()
+        let event = timeout(TIME_LIMIT, watch.next()).await;
+        event.ok()
     })
     .await;
     grant(&fixture, &LockGroup::Open.lock("before")).await;
-    while watch.heard().await != LockGroup::Open.lock("before").name {}
+    while watch.next_lock_name().await != LockGroup::Open.lock("before").name {}
 
-    changed(&fixture, &people(&[LockGroup::Shared])).await;
+    changed(&fixture, &test_roles(&[LockGroup::Shared])).await;
     grant(&fixture, &LockGroup::Open.lock("hidden")).await;
     grant(&fixture, &LockGroup::Shared.lock("shown")).await;
     let (mut between, last) = (Vec::new(), LockGroup::Shared.lock("shown").name);
     loop {
-        let heard = watch.heard().await;
-        if heard == last {
+        let event = watch.next_lock_name().await;
+        if event == last {
             break;
         }
-        between.push(heard);
+        between.push(event);
     }
     assert!(between.is_empty(), "{between:?}");
 
-    changed(&fixture, &people(&[LockGroup::Open, LockGroup::Shared])).await;
+    changed(&fixture, &test_roles(&[LockGroup::Open, LockGroup::Shared])).await;
     grant(&fixture, &LockGroup::Open.lock("after")).await;
-    assert_eq!(watch.heard().await, LockGroup::Open.lock("after").name);
+    assert_eq!(
+        watch.next_lock_name().await,
+        LockGroup::Open.lock("after").name
+    );
     print_figures("authorization: a watch over two changes of the rules: leaks=0");
 }
 
 #[tokio::test]
 async fn a_lease_stream_acquires_by_the_current_rules() {
-    let mut fixture = MatrixFixture::start(people(&[LockGroup::Open, LockGroup::Shared])).await;
+    let mut fixture = MatrixFixture::start(test_roles(&[LockGroup::Open, LockGroup::Shared])).await;
     let line = fixture.connection_of(&fixture.roles[1]);
     let mut stream = LeaseStream::open(&line).await.expect("a stream");
     let kept = stream.acquire(&[LockGroup::Shared.lock("kept")]).await;
     let other = line.acquire(&[LockGroup::Open.lock("other")]).await;
     let other = other.expect("it is free");
-    changed(&fixture, &people(&[LockGroup::Shared])).await;
+    changed(&fixture, &test_roles(&[LockGroup::Shared])).await;
 
     fixture.recorder.take_commands().await;
     let acquire_of = |call_id, lock: &LockRef, under| {
@@ -192,7 +195,7 @@ async fn a_lease_stream_acquires_by_the_current_rules() {
         .send_and_receive(acquire_of(5, &LockGroup::Shared.lock("more"), None))
         .await;
     assert!(matches!(response, Told::Granted(_)), "{response:?}");
-    changed(&fixture, &people(&[LockGroup::Open, LockGroup::Shared])).await;
+    changed(&fixture, &test_roles(&[LockGroup::Open, LockGroup::Shared])).await;
     let response = stream.send_and_receive(acquire_of(6, &hidden, None)).await;
     assert!(matches!(response, Told::Granted(_)), "{response:?}");
 }

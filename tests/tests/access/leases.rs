@@ -27,20 +27,20 @@ const RELEASE: &str = "/leasehold.v1.LockService/Release";
 const FORCE: &str = "/leasehold.v1.AdminService/ForceReleaseLease";
 /// Number of calls per kind of lease for the comparison of response times.
 const CALLS: usize = 200;
-const CALLS_LEAST: usize = 50;
+const CALLS_MIN: usize = 50;
 /// Maximum ratio of the medians of calls that do the same work on a busy machine.
-const APART_MOST: f64 = 2.0;
+const RATIO_MAX: f64 = 2.0;
 const LONG: Duration = Duration::from_secs(600);
 const SHORT: Duration = Duration::from_secs(1);
 
 /// A lease that does not belong to the caller, and the lock for which the caller presents it.
-struct Shown {
+struct ForeignLease {
     kind: &'static str,
     lease: Lease,
     lock: LockRef,
 }
 
-fn people() -> Vec<Role> {
+fn test_roles() -> Vec<Role> {
     let may = || vec![(LockGroup::Open, PERMISSIONS.to_vec())];
     let takes = || vec![(LockGroup::Open, vec![Permission::Acquire])];
     vec![
@@ -72,7 +72,7 @@ fn that_take_a_lease() -> Vec<(ApiEntry, Option<LockPath>)> {
 }
 
 /// Creates a live lease of the holder and other leases. Names of locks have equal lengths.
-async fn shown(fixture: &mut MatrixFixture, holder: &RoleConnection) -> Vec<Shown> {
+async fn lease_cases(fixture: &mut MatrixFixture, holder: &RoleConnection) -> Vec<ForeignLease> {
     let live_lock = lock("live");
     let live = result(holder, &live_lock, LONG).await;
     let another = result(holder, &lock("more"), LONG).await;
@@ -84,9 +84,9 @@ async fn shown(fixture: &mut MatrixFixture, holder: &RoleConnection) -> Vec<Show
     let never = |text: &str| text.chars().rev().collect::<String>();
     let (id, token) = (live.lease_id.as_str(), live.lease_token.as_str());
     let made_up = with(&never(id), &never(token));
-    let (back_lock, back) = given_back(holder).await;
-    let (gone_lock, gone) = taken_away(fixture, holder).await;
-    let (late_lock, late) = run_out(fixture, holder).await;
+    let (back_lock, back) = released_lease(holder).await;
+    let (gone_lock, gone) = revoked_lease(fixture, holder).await;
+    let (late_lock, late) = expired_lease(fixture, holder).await;
     let shown = [
         ("another's", live.clone(), &live_lock),
         ("one that never was", made_up, &live_lock),
@@ -100,7 +100,7 @@ async fn shown(fixture: &mut MatrixFixture, holder: &RoleConnection) -> Vec<Show
         ("one that was taken away", gone, &gone_lock),
         ("one that ran out", late, &late_lock),
     ];
-    let shown = shown.map(|(kind, lease, lock)| Shown {
+    let shown = shown.map(|(kind, lease, lock)| ForeignLease {
         kind,
         lease,
         lock: lock.clone(),
@@ -122,7 +122,7 @@ async fn result(line: &RoleConnection, lock: &LockRef, ttl: Duration) -> Lease {
         .expect("a grant has a lease")
 }
 
-async fn given_back(holder: &RoleConnection) -> (LockRef, Lease) {
+async fn released_lease(holder: &RoleConnection) -> (LockRef, Lease) {
     let lock = lock("back");
     let lease = result(holder, &lock, LONG).await;
     let release = ReleaseRequest {
@@ -134,7 +134,7 @@ async fn given_back(holder: &RoleConnection) -> (LockRef, Lease) {
     (lock, lease)
 }
 
-async fn taken_away(fixture: &MatrixFixture, holder: &RoleConnection) -> (LockRef, Lease) {
+async fn revoked_lease(fixture: &MatrixFixture, holder: &RoleConnection) -> (LockRef, Lease) {
     let lock = lock("gone");
     let lease = result(holder, &lock, LONG).await;
     let force = ForceReleaseLeaseRequest {
@@ -153,7 +153,7 @@ async fn taken_away(fixture: &MatrixFixture, holder: &RoleConnection) -> (LockRe
     (lock, lease)
 }
 
-async fn run_out(fixture: &mut MatrixFixture, holder: &RoleConnection) -> (LockRef, Lease) {
+async fn expired_lease(fixture: &mut MatrixFixture, holder: &RoleConnection) -> (LockRef, Lease) {
     let lock = lock("late");
     let lease = result(holder, &lock, SHORT).await;
     fixture.recorder.take_commands().await;
@@ -174,7 +174,7 @@ async fn run_out(fixture: &mut MatrixFixture, holder: &RoleConnection) -> (LockR
 async fn show(
     line: &RoleConnection,
     (entry, way): &(ApiEntry, Option<LockPath>),
-    shown: &Shown,
+    shown: &ForeignLease,
 ) -> Reply {
     let sample = FieldValues {
         lock: shown.lock.clone(),
@@ -189,7 +189,7 @@ async fn show(
 }
 
 /// Returns the text of the reply without the values that the caller sent.
-fn answer(reply: &Reply, shown: &Shown) -> String {
+fn comparable_text(reply: &Reply, shown: &ForeignLease) -> String {
     let text = reply.text();
     let text = text.replace(&shown.lock.name, "LOCK");
     text.replace(&shown.lease.lease_id, "LEASE")
@@ -197,12 +197,12 @@ fn answer(reply: &Reply, shown: &Shown) -> String {
 
 #[tokio::test]
 async fn leases_of_other_callers_and_guesses_get_equal_replies() {
-    let mut fixture = MatrixFixture::start(people()).await;
+    let mut fixture = MatrixFixture::start(test_roles()).await;
     let holder = fixture.connection_of(&fixture.roles[1]);
-    let leases = shown(&mut fixture, &holder).await;
-    let asked = that_take_a_lease();
+    let leases = lease_cases(&mut fixture, &holder).await;
+    let acquiring_calls = that_take_a_lease();
     assert!(
-        asked.len() >= 7,
+        acquiring_calls.len() >= 7,
         "Renew, Release, under, attach, release, detach, and by force"
     );
     let before = fixture.lock_state(&leases[0].lock).await;
@@ -211,12 +211,12 @@ async fn leases_of_other_callers_and_guesses_get_equal_replies() {
     let others: Vec<_> = fixture.roles[2..].to_vec();
     for role in others {
         let line = fixture.connection_of(&role);
-        for call in &asked {
+        for call in &acquiring_calls {
             fixture.recorder.take_commands().await;
             let mut answers = Vec::new();
             for shown in &leases {
                 let reply = show(&line, call, shown).await;
-                answers.push((shown.kind, answer(&reply, shown)));
+                answers.push((shown.kind, comparable_text(&reply, shown)));
                 cells += 1;
                 *reasons.entry(refused(&call.0, &reply)).or_insert(0) += 1;
             }
@@ -253,11 +253,11 @@ fn refused(entry: &ApiEntry, reply: &Reply) -> String {
 
 #[tokio::test]
 async fn response_times_do_not_reveal_a_lease() {
-    let mut fixture = MatrixFixture::start(people()).await;
+    let mut fixture = MatrixFixture::start(test_roles()).await;
     let holder = fixture.connection_of(&fixture.roles[1]);
-    let leases = shown(&mut fixture, &holder).await;
+    let leases = lease_cases(&mut fixture, &holder).await;
     let line = fixture.connection_of(&fixture.roles[2]);
-    let calls = scaled_count(CALLS, CALLS_LEAST);
+    let calls = scaled_count(CALLS, CALLS_MIN);
     for call in that_take_a_lease() {
         let mut times: Vec<Vec<Duration>> = vec![Vec::new(); leases.len()];
         for round in 0..calls {
@@ -282,7 +282,7 @@ async fn response_times_do_not_reveal_a_lease() {
             least.as_micros(),
             most.as_micros()
         ));
-        assert!(apart <= APART_MOST, "{}: {medians:?}", call.0.name);
+        assert!(apart <= RATIO_MAX, "{}: {medians:?}", call.0.name);
     }
 }
 

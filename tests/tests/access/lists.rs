@@ -26,9 +26,9 @@ use tonic::Code;
 
 /// Returns true if the reply rejects the list request of this role.
 fn refuses(role: &Role, reply: &Reply) -> bool {
-    let (code, why) = role.rejection();
+    let (code, reason) = role.rejection();
     let status = reply.status();
-    reply.code == code && error_reason(&status) == Some(why) && reply.messages.is_empty()
+    reply.code == code && error_reason(&status) == Some(reason) && reply.messages.is_empty()
 }
 
 #[tokio::test]
@@ -45,7 +45,7 @@ async fn a_list_shows_what_its_caller_may_find() {
             };
             for role in fixture.roles.clone() {
                 fixture.recorder.take_commands().await;
-                let reply = asked(&fixture, &list, &way, &role, &held).await;
+                let reply = list_with_filter(&fixture, &list, &way, &role, &held).await;
                 cells += 1;
                 let about = format!("{way} {part:?} {}: {reply:?}", role.name);
                 let leak = reply
@@ -68,7 +68,7 @@ async fn a_list_shows_what_its_caller_may_find() {
                 }
                 shown += found.len();
                 if !finds && way.last_field() == "name_prefix" {
-                    let other = asked(&fixture, &list, &way, &role, &twin).await;
+                    let other = list_with_filter(&fixture, &list, &way, &role, &twin).await;
                     assert_eq!(other.text(), reply.text(), "{about}");
                 }
             }
@@ -81,7 +81,7 @@ async fn a_list_shows_what_its_caller_may_find() {
 }
 
 /// Lists locks with a filter that matches the held lock.
-async fn asked(
+async fn list_with_filter(
     fixture: &MatrixFixture,
     list: &ApiEntry,
     way: &LockPath,
@@ -151,7 +151,7 @@ async fn a_caller_without_observe_learns_that_a_lock_is_held_but_not_its_holder(
             let mut several = acquire_all_request(&[part.lock("free"), held.clone()]);
             several.targets[1] = semaphore.clone();
             let held_for_all: Result<AcquireResponse, _> = line.call(ACQUIRE_ALL, &several).await;
-            let queued = in_line(&line, &semaphore).await;
+            let queued = first_queue_position(&line, &semaphore).await;
             let replies = [
                 held_for_one.expect_err("it is held"),
                 held_for_all.expect_err("it is held"),
@@ -181,7 +181,7 @@ async fn a_caller_without_observe_learns_that_a_lock_is_held_but_not_its_holder(
 }
 
 /// Returns the first message with the queue position of a waiting call.
-async fn in_line(line: &RoleConnection, semaphore: &LockTarget) -> Reply {
+async fn first_queue_position(line: &RoleConnection, semaphore: &LockTarget) -> Reply {
     let mut stream = LeaseStream::open(line).await.expect("a stream");
     let mut request = acquire_request(semaphore.clone(), owner("matrix"));
     request.wait_timeout = Duration::from_secs(60).try_into().ok();
@@ -192,10 +192,10 @@ async fn in_line(line: &RoleConnection, semaphore: &LockTarget) -> Reply {
         ..HoldAcquire::default()
     });
     stream.send(waits).await;
-    let told = Reply::from_message(stream.next_encoded().await.to_vec());
+    let reply = Reply::from_message(stream.next_encoded().await.to_vec());
     // An open stream would keep its queue position, and later callers would wait behind it.
     stream.send(Ask::Close(Close {})).await;
-    told
+    reply
 }
 
 /// All parts have the same shape, whether secret or not.

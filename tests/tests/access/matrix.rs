@@ -18,11 +18,11 @@ use leasehold_tests::{
     scale::{print_figures, scale},
 };
 
-const TARGETS_MOST: usize = 16;
+const TARGETS_MAX: usize = 16;
 
 /// Results of the matrix.
 #[derive(Debug, Default)]
-struct Seen {
+struct MatrixResults {
     denied: usize,
     allowed: usize,
     commands: usize,
@@ -41,16 +41,16 @@ struct Cell<'a> {
 
 /// A generator of unused lock names.
 #[derive(Default)]
-struct Fresh(usize);
+struct NameGenerator(usize);
 
-impl Fresh {
+impl NameGenerator {
     fn lock(&mut self, part: LockGroup) -> LockRef {
         self.0 += 1;
         part.lock(&format!("fresh-{}", self.0))
     }
 
-    fn several(&mut self, part: LockGroup) -> Vec<LockRef> {
-        (0..TARGETS_MOST).map(|_| self.lock(part)).collect()
+    fn lock_list(&mut self, part: LockGroup) -> Vec<LockRef> {
+        (0..TARGETS_MAX).map(|_| self.lock(part)).collect()
     }
 }
 
@@ -81,15 +81,15 @@ fn every_api_entry_is_in_the_matrix() {
 #[tokio::test]
 async fn calls_without_permission_are_denied_before_redis_and_permitted_calls_work() {
     let mut fixture = MatrixFixture::start(roles(scale() >= 1.0)).await;
-    let own = own_leases(&fixture).await;
-    let mut seen = Seen::default();
+    let own = leases_by_role(&fixture).await;
+    let mut seen = MatrixResults::default();
     let entries = entries();
     for entry in &entries {
         let RequiredPermission::EachLock(verb) = required_permission(entry) else {
             continue;
         };
         for way in entry.lock_paths() {
-            for (part, lock, twin) in secrets() {
+            for (part, lock, twin) in hidden_locks() {
                 let mut cell = Cell {
                     entry,
                     way: &way,
@@ -102,13 +102,13 @@ async fn calls_without_permission_are_denied_before_redis_and_permitted_calls_wo
                 let free = cell.denied(&mut fixture, &own, &mut seen).await;
                 for ((who, held), (_, free)) in held.iter().zip(&free) {
                     if free.text().replace(&cell.lock.name, &name) != held.text() {
-                        seen.wrong(&cell, who, &format!("{held:?} but {free:?}"));
+                        seen.add_violation(&cell, who, &format!("{held:?} but {free:?}"));
                     }
                 }
             }
         }
     }
-    let mut fresh = Fresh::default();
+    let mut fresh = NameGenerator::default();
     for entry in &entries {
         let RequiredPermission::EachLock(verb) = required_permission(entry) else {
             continue;
@@ -147,7 +147,7 @@ async fn calls_without_permission_are_denied_before_redis_and_permitted_calls_wo
 
 /// Returns the held locks that must not be revealed, in each spelling, each with a free lock whose
 /// name has the same length.
-fn secrets() -> Vec<(LockGroup, LockRef, LockRef)> {
+fn hidden_locks() -> Vec<(LockGroup, LockRef, LockRef)> {
     let mut secrets = Vec::new();
     for part in RESTRICTED_GROUPS {
         let held = part.lock(&format!("canary-held-{part:?}"));
@@ -165,7 +165,7 @@ fn secrets() -> Vec<(LockGroup, LockRef, LockRef)> {
 }
 
 /// Acquires an open lock for each role that may acquire one.
-async fn own_leases(fixture: &MatrixFixture) -> Vec<(String, Lease)> {
+async fn leases_by_role(fixture: &MatrixFixture) -> Vec<(String, Lease)> {
     let mut leases = Vec::new();
     for role in &fixture.roles {
         let part = OPEN_GROUPS
@@ -180,8 +180,8 @@ async fn own_leases(fixture: &MatrixFixture) -> Vec<(String, Lease)> {
     leases
 }
 
-impl Seen {
-    fn wrong(&mut self, cell: &Cell<'_>, who: &str, what: &str) {
+impl MatrixResults {
+    fn add_violation(&mut self, cell: &Cell<'_>, who: &str, what: &str) {
         let (entry, way, lock) = (&cell.entry.name, cell.way, &cell.lock);
         let wrong = format!(
             "{entry} {way} {}/{} {who}: {what}",
@@ -198,12 +198,12 @@ impl Cell<'_> {
         &self,
         fixture: &mut MatrixFixture,
         own: &[(String, Lease)],
-        seen: &mut Seen,
+        seen: &mut MatrixResults,
     ) -> Vec<(String, Reply)> {
         let before = fixture.lock_state(&self.lock).await;
         fixture.recorder.take_commands().await;
         let held = fixture.held_in(self.part);
-        let mut asked = Vec::new();
+        let mut calls = Vec::new();
         for role in fixture
             .roles
             .iter()
@@ -222,7 +222,7 @@ impl Cell<'_> {
                     lock: self.lock.clone(),
                     is_semaphore: true,
                     fencing_token: held.lease.grants[0].fencing_token,
-                    other_locks: (0..TARGETS_MOST)
+                    other_locks: (0..TARGETS_MAX)
                         .map(|at| part.lock(&format!("other-{at}")))
                         .collect(),
                     lease: lease.clone(),
@@ -230,10 +230,10 @@ impl Cell<'_> {
                 };
                 let filled = build_request(self.entry, Some(self.way), &sample).bytes;
                 let line = fixture.connection_of(role);
-                asked.push(async move { (role, line.call_entry(self.entry, filled).await) });
+                calls.push(async move { (role, line.call_entry(self.entry, filled).await) });
             }
         }
-        let replies = join_all(asked).await;
+        let replies = join_all(calls).await;
         let replies: Vec<_> = replies
             .iter()
             .map(|(role, reply)| ((*role).clone(), reply.clone()))
@@ -241,7 +241,7 @@ impl Cell<'_> {
         let commands = fixture.recorder.take_commands().await;
         seen.commands += commands.len();
         if !commands.is_empty() {
-            seen.wrong(
+            seen.add_violation(
                 self,
                 "all of them",
                 &format!("Redis was asked: {commands:?}"),
@@ -249,12 +249,12 @@ impl Cell<'_> {
         }
         let after = fixture.lock_state(&self.lock).await;
         if before != after {
-            seen.wrong(self, "all of them", &format!("{before} became {after}"));
+            seen.add_violation(self, "all of them", &format!("{before} became {after}"));
         }
         for (role, reply) in &replies {
             seen.denied += 1;
             if let Some(what) = self.is_no_denial(fixture, role, reply) {
-                seen.wrong(self, &role.name, &what);
+                seen.add_violation(self, &role.name, &what);
             }
         }
         replies
@@ -272,7 +272,7 @@ impl Cell<'_> {
         if got != role.rejection() {
             return Some(format!("{got:?}: {reply:?}"));
         }
-        shown_text(reply, &fixture.hidden_texts(role, Some(&self.lock)))
+        revealed_text(reply, &fixture.hidden_texts(role, Some(&self.lock)))
     }
 
     /// Sends a request as an authorized role, for a free lock or about the held one.
@@ -280,15 +280,15 @@ impl Cell<'_> {
         &self,
         fixture: &MatrixFixture,
         role: &Role,
-        fresh: &mut Fresh,
-        seen: &mut Seen,
+        fresh: &mut NameGenerator,
+        seen: &mut MatrixResults,
     ) {
         let held = fixture.held_in(self.part);
         let takes = self.verb == Permission::Acquire;
         let mut sample = FieldValues {
             lock: held.lock.clone(),
             fencing_token: held.lease.grants[0].fencing_token,
-            other_locks: fresh.several(self.part),
+            other_locks: fresh.lock_list(self.part),
             lease: held.lease.clone(),
             is_dry_run: true,
             ..FieldValues::default()
@@ -302,20 +302,20 @@ impl Cell<'_> {
             true => self.with_a_lease(&line, sample).await,
             false => {
                 let filled = build_request(self.entry, Some(self.way), &sample).bytes;
-                let asked = String::from_utf8_lossy(&filled).into_owned();
+                let sent_text = String::from_utf8_lossy(&filled).into_owned();
                 // A caller that sends the id of a lease may receive it in the reply.
-                hidden.retain(|text| !asked.contains(text.as_str()));
+                hidden.retain(|text| !sent_text.contains(text.as_str()));
                 Ok(line.call_entry(self.entry, filled).await)
             }
         };
         seen.allowed += 1;
         let wrong = match &reply {
-            Ok(reply) if reply.rejection(self.entry).is_none() => shown_text(reply, &hidden),
+            Ok(reply) if reply.rejection(self.entry).is_none() => revealed_text(reply, &hidden),
             Ok(reply) => Some(format!("it is refused: {reply:?}")),
             Err(reply) => Some(format!("it gets no lease: {reply:?}")),
         };
         if let Some(wrong) = wrong {
-            seen.wrong(self, &role.name, &wrong);
+            seen.add_violation(self, &role.name, &wrong);
         }
     }
 
@@ -333,7 +333,7 @@ impl Cell<'_> {
         if locks.is_empty() {
             sample.lease = Lease::default();
         } else if self.entry.name.contains("Hold/") && message != "AttachLease" {
-            return Ok(self.on_a_stream(line, sample, &locks).await);
+            return Ok(self.send_on_stream(line, sample, &locks).await);
         } else {
             sample.lease = line.acquire(&locks).await?;
         }
@@ -342,7 +342,7 @@ impl Cell<'_> {
     }
 
     /// Sends the request on the lease stream that holds the lease.
-    async fn on_a_stream(
+    async fn send_on_stream(
         &self,
         line: &RoleConnection,
         mut sample: FieldValues,
@@ -357,7 +357,7 @@ impl Cell<'_> {
 }
 
 /// Returns a description of the violation if the reply contains a hidden text.
-fn shown_text(reply: &Reply, hidden: &[String]) -> Option<String> {
+fn revealed_text(reply: &Reply, hidden: &[String]) -> Option<String> {
     let shown_text = reply.first_occurring(hidden);
     shown_text.map(|text| format!("it tells {text:?}: {reply:?}"))
 }

@@ -30,62 +30,62 @@ const REFLECTION: [&str; 2] = [
 
 /// Result for a caller that may use `shared/*` in the namespace `default`, and nothing else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Judged {
+enum ExpectedResult {
     Allowed,
     Denied,
     /// Invalid for every caller, because the name is malformed.
     NoName,
 }
 
-const NAMES: &[(&str, &str, Judged)] = &[
-    ("", "shared/a", Judged::Allowed),
-    ("default", "shared/a", Judged::Allowed),
-    ("", "shared/", Judged::Allowed),
-    ("", "shared/a ", Judged::Allowed),
-    ("", "shared/../closed/a", Judged::Allowed),
-    ("", "shared//a", Judged::Allowed),
-    ("", "shared/A", Judged::Allowed),
-    ("", "shared/{a}", Judged::Allowed),
-    ("", "shared/%7Ba%7D", Judged::Allowed),
-    ("", "shared/é", Judged::Allowed),
-    ("", "shared/e\u{301}", Judged::Allowed),
-    ("", "shared/*", Judged::Allowed),
-    ("", "shared", Judged::Denied),
-    ("", "shared\\a", Judged::Denied),
-    ("", "Shared/a", Judged::Denied),
-    ("", "SHARED/a", Judged::Denied),
-    ("", " shared/a", Judged::Denied),
-    ("", "/shared/a", Judged::Denied),
-    ("", "./shared/a", Judged::Denied),
-    ("", "xshared/a", Judged::Denied),
-    ("", "closed/.././shared/a", Judged::Denied),
-    ("", "closed/shared/a", Judged::Denied),
-    ("", "default:shared/a", Judged::Denied),
-    ("", "default/shared/a", Judged::Denied),
-    ("", "{default:shared/a}", Judged::Denied),
-    ("", "%73hared/a", Judged::Denied),
-    ("", "ſhared/a", Judged::Denied),
-    ("", "ｓhared/a", Judged::Denied),
-    ("", "\u{200b}shared/a", Judged::Denied),
-    ("", "*", Judged::Denied),
-    ("", "shared%2Fa", Judged::Denied),
-    ("open", "shared/a", Judged::Denied),
-    ("default-", "shared/a", Judged::Denied),
-    ("-", "shared/a", Judged::Denied),
-    ("DEFAULT", "shared/a", Judged::NoName),
-    (" default", "shared/a", Judged::NoName),
-    ("default ", "shared/a", Judged::NoName),
-    (" ", "shared/a", Judged::NoName),
-    ("default/shared", "a", Judged::NoName),
-    ("default:shared", "a", Judged::NoName),
-    ("*", "shared/a", Judged::NoName),
-    ("", "shared/\n", Judged::NoName),
-    ("", "shared/a\0", Judged::NoName),
-    ("", "\tshared/a", Judged::NoName),
-    ("", "", Judged::NoName),
+const NAMES: &[(&str, &str, ExpectedResult)] = &[
+    ("", "shared/a", ExpectedResult::Allowed),
+    ("default", "shared/a", ExpectedResult::Allowed),
+    ("", "shared/", ExpectedResult::Allowed),
+    ("", "shared/a ", ExpectedResult::Allowed),
+    ("", "shared/../closed/a", ExpectedResult::Allowed),
+    ("", "shared//a", ExpectedResult::Allowed),
+    ("", "shared/A", ExpectedResult::Allowed),
+    ("", "shared/{a}", ExpectedResult::Allowed),
+    ("", "shared/%7Ba%7D", ExpectedResult::Allowed),
+    ("", "shared/é", ExpectedResult::Allowed),
+    ("", "shared/e\u{301}", ExpectedResult::Allowed),
+    ("", "shared/*", ExpectedResult::Allowed),
+    ("", "shared", ExpectedResult::Denied),
+    ("", "shared\\a", ExpectedResult::Denied),
+    ("", "Shared/a", ExpectedResult::Denied),
+    ("", "SHARED/a", ExpectedResult::Denied),
+    ("", " shared/a", ExpectedResult::Denied),
+    ("", "/shared/a", ExpectedResult::Denied),
+    ("", "./shared/a", ExpectedResult::Denied),
+    ("", "xshared/a", ExpectedResult::Denied),
+    ("", "closed/.././shared/a", ExpectedResult::Denied),
+    ("", "closed/shared/a", ExpectedResult::Denied),
+    ("", "default:shared/a", ExpectedResult::Denied),
+    ("", "default/shared/a", ExpectedResult::Denied),
+    ("", "{default:shared/a}", ExpectedResult::Denied),
+    ("", "%73hared/a", ExpectedResult::Denied),
+    ("", "ſhared/a", ExpectedResult::Denied),
+    ("", "ｓhared/a", ExpectedResult::Denied),
+    ("", "\u{200b}shared/a", ExpectedResult::Denied),
+    ("", "*", ExpectedResult::Denied),
+    ("", "shared%2Fa", ExpectedResult::Denied),
+    ("open", "shared/a", ExpectedResult::Denied),
+    ("default-", "shared/a", ExpectedResult::Denied),
+    ("-", "shared/a", ExpectedResult::Denied),
+    ("DEFAULT", "shared/a", ExpectedResult::NoName),
+    (" default", "shared/a", ExpectedResult::NoName),
+    ("default ", "shared/a", ExpectedResult::NoName),
+    (" ", "shared/a", ExpectedResult::NoName),
+    ("default/shared", "a", ExpectedResult::NoName),
+    ("default:shared", "a", ExpectedResult::NoName),
+    ("*", "shared/a", ExpectedResult::NoName),
+    ("", "shared/\n", ExpectedResult::NoName),
+    ("", "shared/a\0", ExpectedResult::NoName),
+    ("", "\tshared/a", ExpectedResult::NoName),
+    ("", "", ExpectedResult::NoName),
 ];
 
-fn people() -> Vec<Role> {
+fn test_roles() -> Vec<Role> {
     vec![
         root_role(),
         Role::new(
@@ -101,7 +101,7 @@ fn people() -> Vec<Role> {
     ]
 }
 
-async fn seen(line: &RoleConnection, lock: &LockRef) -> Option<LockRef> {
+async fn returned_lock(line: &RoleConnection, lock: &LockRef) -> Option<LockRef> {
     let target = line.get_lock(lock).await.ok()?.target?;
     Some(LockRef {
         namespace: target.namespace,
@@ -111,7 +111,7 @@ async fn seen(line: &RoleConnection, lock: &LockRef) -> Option<LockRef> {
 
 #[tokio::test]
 async fn names_of_the_same_lock_are_authorized_alike() {
-    let mut fixture = MatrixFixture::start(people()).await;
+    let mut fixture = MatrixFixture::start(test_roles()).await;
     let line = fixture.connection_of(&fixture.roles[1]);
     let mut held: Vec<LockRef> = Vec::new();
     for (namespace, name, judged) in NAMES {
@@ -123,30 +123,30 @@ async fn names_of_the_same_lock_are_authorized_alike() {
         fixture.recorder.take_commands().await;
         let taken = line.acquire(std::slice::from_ref(&lock)).await;
         let commands = fixture.recorder.take_commands().await;
-        let why = taken
+        let reason = taken
             .as_ref()
             .err()
             .and_then(|reply| error_reason(&reply.status()));
-        assert_eq!(why.is_some(), taken.is_err(), "{about}: {taken:?}");
+        assert_eq!(reason.is_some(), taken.is_err(), "{about}: {taken:?}");
         // The name that `root` finds is the lock that the store has used.
-        let is_held = seen(fixture.observer(), &lock).await;
+        let is_held = returned_lock(fixture.observer(), &lock).await;
         match judged {
-            Judged::Allowed => {
+            ExpectedResult::Allowed => {
                 let stored = is_held.expect("a caller holds it now");
                 let again = held.contains(&stored);
-                assert_eq!(why, again.then_some(ErrorReason::LockHeld), "{about}");
+                assert_eq!(reason, again.then_some(ErrorReason::LockHeld), "{about}");
                 assert!(stored.namespace == "default", "{about}: {stored:?}");
                 assert!(stored.name.starts_with("shared/"), "{about}: {stored:?}");
-                assert!(seen(&line, &lock).await.is_some(), "{about}");
+                assert!(returned_lock(&line, &lock).await.is_some(), "{about}");
                 held.push(stored);
             }
-            Judged::Denied => {
-                assert_eq!(why, Some(ErrorReason::PermissionDenied), "{about}");
+            ExpectedResult::Denied => {
+                assert_eq!(reason, Some(ErrorReason::PermissionDenied), "{about}");
                 assert_eq!(is_held, None, "{about}: no lock that it holds");
                 assert!(commands.is_empty(), "{about}: {commands:?}");
             }
-            Judged::NoName => {
-                assert_eq!(why, Some(ErrorReason::InvalidField), "{about}");
+            ExpectedResult::NoName => {
+                assert_eq!(reason, Some(ErrorReason::InvalidField), "{about}");
                 assert!(commands.is_empty(), "{about}: {commands:?}");
             }
         }
@@ -160,7 +160,7 @@ async fn names_of_the_same_lock_are_authorized_alike() {
 
 #[tokio::test]
 async fn a_page_token_is_bound_to_its_filters_and_reveals_no_name() {
-    let fixture = MatrixFixture::start(people()).await;
+    let fixture = MatrixFixture::start(test_roles()).await;
     let page = async |line: &RoleConnection, request: &ListLocksRequest| {
         let page: Result<ListLocksResponse, _> = line.call(LIST, request).await;
         page
@@ -198,8 +198,8 @@ async fn a_page_token_is_bound_to_its_filters_and_reveals_no_name() {
         };
         for line in [&line, fixture.observer()] {
             let refused = page(line, &other).await.expect_err("another filter");
-            let why = error_reason(&refused.status());
-            assert_eq!(why, Some(ErrorReason::InvalidField), "{refused:?}");
+            let reason = error_reason(&refused.status());
+            assert_eq!(reason, Some(ErrorReason::InvalidField), "{refused:?}");
             assert_eq!(refused.code, Code::InvalidArgument);
         }
     }
@@ -207,7 +207,7 @@ async fn a_page_token_is_bound_to_its_filters_and_reveals_no_name() {
 
 #[tokio::test]
 async fn without_a_credential_there_is_health_and_nothing_else() {
-    let fixture = MatrixFixture::start(people()).await;
+    let fixture = MatrixFixture::start(test_roles()).await;
     let nobody = Caller::new(
         fixture.plaintext_broker.addr(),
         fixture.plaintext_broker.admin(),

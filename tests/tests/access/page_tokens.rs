@@ -18,9 +18,9 @@ use prost::Message as _;
 
 /// Number of hidden locks behind the visible one, which exceeds the steps of one page.
 const HIDDEN_LOCKS: usize = 200;
-const TARGETS_MOST: usize = 16;
+const TARGETS_MAX: usize = 16;
 
-fn people() -> Vec<Role> {
+fn test_roles() -> Vec<Role> {
     let finds = vec![(LockGroup::Shared, vec![Permission::List])];
     vec![
         root_role(),
@@ -30,7 +30,7 @@ fn people() -> Vec<Role> {
 
 #[tokio::test]
 async fn page_tokens_of_the_memory_store_reveal_no_name() {
-    let roles = people();
+    let roles = test_roles();
     let tokens = [("root", "root"), ("finder", "finder")];
     let doors = AccessFiles::new(&policy(&roles), &tokens);
     let mut options = doors.options("memory".to_owned());
@@ -60,7 +60,7 @@ async fn page_tokens_of_the_memory_store_reveal_no_name() {
     let hidden =
         (0..HIDDEN_LOCKS).map(|number| LockGroup::Vault.lock(&format!("canary-{number:04}")));
     let hidden: Vec<_> = hidden.collect();
-    for several in hidden.chunks(TARGETS_MOST) {
+    for several in hidden.chunks(TARGETS_MAX) {
         line("root").acquire(several).await.expect("they are free");
     }
     let mut request = ListLocksRequest {

@@ -23,7 +23,7 @@ const RENEW: &str = "/leasehold.v1.LockService/Renew";
 /// it.
 const REUSED: ErrorReason = ErrorReason::RequestIdReused;
 
-fn people() -> Vec<Role> {
+fn test_roles() -> Vec<Role> {
     let takes = || vec![(LockGroup::Open, vec![Permission::Acquire])];
     vec![
         root_role(),
@@ -36,7 +36,7 @@ fn people() -> Vec<Role> {
 
 #[tokio::test]
 async fn a_lease_on_a_stream_cannot_be_changed_by_other_streams() {
-    let fixture = MatrixFixture::start(people()).await;
+    let fixture = MatrixFixture::start(test_roles()).await;
     let lock = LockGroup::Open.lock("on-a-stream");
     let holder = fixture.connection_of(&fixture.roles[1]);
     let mut theirs = LeaseStream::open(&holder).await.expect("a stream");
@@ -85,12 +85,12 @@ async fn a_lease_on_a_stream_cannot_be_changed_by_other_streams() {
         stream.send(Ask::Close(Close {})).await;
     }
     assert_eq!(fixture.lock_state(&lock).await, before);
-    lives(&mut theirs, &lease, 1).await;
+    assert_renewed(&mut theirs, &lease, 1).await;
 }
 
 #[tokio::test]
 async fn the_request_id_of_another_caller_has_no_effect() {
-    let fixture = MatrixFixture::start(people()).await;
+    let fixture = MatrixFixture::start(test_roles()).await;
     let lock = LockGroup::Open.lock("repeated");
     let request = acquire_request(target(&lock), owner("matrix"));
     let holder = fixture.connection_of(&fixture.roles[1]);
@@ -119,7 +119,7 @@ async fn the_request_id_of_another_caller_has_no_effect() {
 
 #[tokio::test]
 async fn a_stream_rejects_the_credential_of_another_caller() {
-    let fixture = MatrixFixture::start(people()).await;
+    let fixture = MatrixFixture::start(test_roles()).await;
     let lock = LockGroup::Open.lock("refreshed");
     let signed = |subject: &str| {
         let token = fixture.access_files.issuer.token(subject, 600, json!({}));
@@ -148,7 +148,7 @@ async fn a_stream_rejects_the_credential_of_another_caller() {
             .send_and_receive(Ask::RefreshCredential(refresh))
             .await;
         is_refused(response, ErrorReason::Unauthenticated);
-        lives(&mut stream, &lease, at).await;
+        assert_renewed(&mut stream, &lease, at).await;
     }
     let refresh = RefreshCredential {
         call_id: 2,
@@ -158,18 +158,18 @@ async fn a_stream_rejects_the_credential_of_another_caller() {
         .send_and_receive(Ask::RefreshCredential(refresh))
         .await;
     assert!(matches!(response, Told::Done(_)), "{response:?}");
-    lives(&mut stream, &lease, 100).await;
+    assert_renewed(&mut stream, &lease, 100).await;
 }
 
-fn is_refused(response: Told, why: ErrorReason) {
+fn is_refused(response: Told, reason: ErrorReason) {
     let Told::Refused(refused) = response else {
         panic!("{response:?}");
     };
-    assert_eq!(refused.reason(), why, "{refused:?}");
+    assert_eq!(refused.reason(), reason, "{refused:?}");
 }
 
 /// Asserts that a heartbeat still extends the lease.
-async fn lives(stream: &mut LeaseStream, lease: &Lease, sequence: i64) {
+async fn assert_renewed(stream: &mut LeaseStream, lease: &Lease, sequence: i64) {
     stream.send(Ask::Heartbeat(Heartbeat { sequence })).await;
     loop {
         let response = stream.next().await;

@@ -26,9 +26,9 @@ use tokio::{sync::mpsc, task::JoinSet};
 
 /// Returns true if the reply rejects the list request of this role.
 fn refuses(role: &Role, reply: &Reply) -> bool {
-    let (code, why) = role.rejection();
+    let (code, reason) = role.rejection();
     let status = reply.status();
-    reply.code == code && error_reason(&status) == Some(why) && reply.messages.is_empty()
+    reply.code == code && error_reason(&status) == Some(reason) && reply.messages.is_empty()
 }
 
 /// A watcher, and the events that it has received.
@@ -41,14 +41,14 @@ struct Watcher {
 }
 
 impl Watcher {
-    fn heard(&self) -> Vec<WatchLocksResponse> {
+    fn received(&self) -> Vec<WatchLocksResponse> {
         let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
         heard.clone()
     }
 
     /// Returns the parts with an event for a lock whose name contains `name`.
-    fn parts(&self, name: &str) -> BTreeSet<String> {
-        let heard = self.heard().into_iter();
+    fn parts_with_events(&self, name: &str) -> BTreeSet<String> {
+        let heard = self.received().into_iter();
         let locks = heard.filter_map(|event| event.subject?.target);
         let locks = locks.filter(|lock| lock.name.contains(name));
         locks
@@ -95,17 +95,21 @@ async fn a_watch_sends_only_events_that_its_caller_may_list() {
     }
     let all_hear = |name: &str| {
         let mut hear = watchers.iter();
-        hear.all(|watcher| watcher.parts(name).is_superset(&watcher.expected()))
+        hear.all(|watcher| {
+            watcher
+                .parts_with_events(name)
+                .is_superset(&watcher.expected())
+        })
     };
     let mut probes = 0;
     until("the broker beside tells what it does", async || {
         probes += 1;
-        happens(&fixture, &format!("canary-probe-{probes}-")).await;
+        acquire_in_each_part(&fixture, &format!("canary-probe-{probes}-")).await;
         all_hear("canary-probe").then_some(())
     })
     .await;
-    happens(&fixture, "canary-event-").await;
-    happens(&fixture, "canary-marker-").await;
+    acquire_in_each_part(&fixture, "canary-event-").await;
+    acquire_in_each_part(&fixture, "canary-marker-").await;
     until("everybody has heard the last", async || {
         all_hear("canary-marker").then_some(())
     })
@@ -113,14 +117,14 @@ async fn a_watch_sends_only_events_that_its_caller_may_list() {
     let mut events = 0;
     for watcher in &watchers {
         assert_eq!(
-            watcher.parts("canary-event"),
+            watcher.parts_with_events("canary-event"),
             watcher.expected(),
             "{}",
             watcher.about
         );
-        for event in watcher.heard() {
+        for event in watcher.received() {
             events += usize::from(event.subject.is_some());
-            shows_no_more(&fixture, watcher, &event);
+            assert_reveals_no_more(&fixture, watcher, &event);
         }
     }
     assert!(refused > 0 && events > 0);
@@ -184,14 +188,14 @@ async fn watching(
         outgoing,
     )
     .await;
-    let Ok((mut told, _)) = opened else {
+    let Ok((mut events, _)) = opened else {
         // The request is repeated to obtain the complete reply.
         return Err(line.call_entry(watch, filled).await);
     };
     let heard = Arc::<Mutex<Vec<WatchLocksResponse>>>::default();
     let keeps = Arc::clone(&heard);
     reading.spawn(async move {
-        while let Ok(Some(event)) = told.message().await {
+        while let Ok(Some(event)) = events.message().await {
             let event = WatchLocksResponse::decode(event).expect("an event");
             keeps
                 .lock()
@@ -203,7 +207,7 @@ async fn watching(
 }
 
 /// Acquires one lock in each part.
-async fn happens(fixture: &MatrixFixture, name: &str) {
+async fn acquire_in_each_part(fixture: &MatrixFixture, name: &str) {
     for part in LOCK_GROUPS {
         let lock: LockRef = part.lock(&format!("{name}{part:?}"));
         let request = acquire_request(target(&lock), owner(&format!("canary-owner-{part:?}")));
@@ -212,7 +216,7 @@ async fn happens(fixture: &MatrixFixture, name: &str) {
     }
 }
 
-fn shows_no_more(fixture: &MatrixFixture, watcher: &Watcher, event: &WatchLocksResponse) {
+fn assert_reveals_no_more(fixture: &MatrixFixture, watcher: &Watcher, event: &WatchLocksResponse) {
     let about = format!("{}: {event:?}", watcher.about);
     let reply = Reply::from_message(event.encode_to_vec());
     let leak = reply

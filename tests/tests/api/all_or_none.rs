@@ -21,7 +21,7 @@ use leasehold_tests::{
 
 const TTL: Duration = Duration::from_secs(1);
 
-async fn started() -> (Deployment, Client) {
+async fn start_deployment() -> (Deployment, Client) {
     let deployment = Deployment::start(1).await;
     let client = Client::new("worker-1", &deployment.addrs(), 0);
     (deployment, client)
@@ -31,14 +31,14 @@ fn names(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-fn alone(name: &str) -> AcquireCall {
+fn exclusive_call(name: &str) -> AcquireCall {
     AcquireCall::new(name, Duration::from_secs(60), Duration::ZERO)
 }
 
 #[tokio::test]
 async fn all_are_granted_under_one_lease_in_the_order_asked_for() {
-    let (_deployment, client) = started().await;
-    let call = alone("");
+    let (_deployment, client) = start_deployment().await;
+    let call = exclusive_call("");
     let held = client.acquire_all(&names(&["c", "a", "b"]), &call).await;
     let held = held.expect("all are free");
     let grants = held.lease.grants.iter();
@@ -53,16 +53,22 @@ async fn all_are_granted_under_one_lease_in_the_order_asked_for() {
     assert_eq!(error_reason(&status), Some(ErrorReason::RequestIdReused));
     client.release(&held).await.expect("the holder");
     for name in ["a", "b", "c"] {
-        client.acquire(&alone(name)).await.expect("it is free");
+        client
+            .acquire(&exclusive_call(name))
+            .await
+            .expect("it is free");
     }
 }
 
 #[tokio::test]
 async fn t26_one_that_is_held_refuses_all_and_leaves_nothing() {
-    let (_deployment, client) = started().await;
-    client.acquire(&alone("b")).await.expect("it is free");
+    let (_deployment, client) = start_deployment().await;
+    client
+        .acquire(&exclusive_call("b"))
+        .await
+        .expect("it is free");
     let wanted = names(&["c", "b", "a"]);
-    let status = client.acquire_all(&wanted, &alone("")).await;
+    let status = client.acquire_all(&wanted, &exclusive_call("")).await;
     let status = status.expect_err("one is held");
     assert_eq!(error_reason(&status), Some(ErrorReason::LockHeld));
     assert!(status.message().contains("default/b"), "{status:?}");
@@ -82,8 +88,11 @@ async fn t26_one_that_is_held_refuses_all_and_leaves_nothing() {
 
 #[tokio::test]
 async fn a_unary_call_waits_no_longer_than_its_ttl() {
-    let (_deployment, client) = started().await;
-    client.acquire(&alone("b")).await.expect("it is free");
+    let (_deployment, client) = start_deployment().await;
+    client
+        .acquire(&exclusive_call("b"))
+        .await
+        .expect("it is free");
     let waits = AcquireCall::new("", TTL, Duration::from_secs(3_600));
     let started_at = boottime();
     let status = client.acquire_all_at(0, &names(&["a", "b"]), &waits).await;
@@ -97,8 +106,11 @@ async fn a_unary_call_waits_no_longer_than_its_ttl() {
 
 #[tokio::test]
 async fn a_caller_that_is_gone_leaves_nothing() {
-    let (_deployment, client) = started().await;
-    let b = client.acquire(&alone("b")).await.expect("it is free");
+    let (_deployment, client) = start_deployment().await;
+    let b = client
+        .acquire(&exclusive_call("b"))
+        .await
+        .expect("it is free");
     let waits = AcquireCall::new("", Duration::from_secs(60), Duration::from_secs(60));
     let (caller, wanted) = (client.clone(), names(&["a", "b"]));
     let gone = tokio::spawn(async move { caller.acquire_all_at(0, &wanted, &waits).await });
@@ -110,7 +122,10 @@ async fn a_caller_that_is_gone_leaves_nothing() {
     let patient = AcquireCall::new("a", TTL, Duration::from_secs(10));
     client.acquire(&patient).await.expect("released");
     client.release(&b).await.expect("the holder");
-    client.acquire(&alone("b")).await.expect("it is free");
+    client
+        .acquire(&exclusive_call("b"))
+        .await
+        .expect("it is free");
 }
 
 #[tokio::test]
@@ -170,7 +185,10 @@ async fn each_lock_is_taken_in_its_own_mode() {
 async fn a_call_at_a_draining_broker_goes_on_at_another() {
     let deployment = Deployment::start(2).await;
     let client = Client::new("worker-1", &deployment.addrs(), 1);
-    let b = client.acquire(&alone("b")).await.expect("it is free");
+    let b = client
+        .acquire(&exclusive_call("b"))
+        .await
+        .expect("it is free");
     let waits = AcquireCall::new("", Duration::from_secs(60), Duration::from_secs(60));
     let open_at = |at| {
         let (caller, wanted, waits) = (client.clone(), names(&["a", "b"]), waits.clone());
@@ -193,8 +211,11 @@ async fn a_call_at_a_draining_broker_goes_on_at_another() {
 /// AcquireAll is atomic: the locks that were granted first are renewed after the last grant.
 #[tokio::test]
 async fn a_lock_that_is_lost_meanwhile_fails_the_whole_call() {
-    let (deployment, client) = started().await;
-    let b = client.acquire(&alone("b")).await.expect("it is free");
+    let (deployment, client) = start_deployment().await;
+    let b = client
+        .acquire(&exclusive_call("b"))
+        .await
+        .expect("it is free");
     let waits = AcquireCall::new("", Duration::from_secs(60), Duration::from_secs(60));
     let (caller, wanted) = (client.clone(), names(&["a", "b"]));
     let call = tokio::spawn(async move { caller.acquire_all_at(0, &wanted, &waits).await });
@@ -211,9 +232,9 @@ async fn a_lock_that_is_lost_meanwhile_fails_the_whole_call() {
 
 #[tokio::test]
 async fn illegal_targets_are_named() {
-    let (_deployment, client) = started().await;
+    let (_deployment, client) = start_deployment().await;
     let many: Vec<_> = (0..17).map(lock_name).collect();
-    for (wanted, said) in [
+    for (wanted, output) in [
         (names(&["a"]), "targets must be 2 to 16"),
         (many, "targets must be 2 to 16"),
         (
@@ -222,9 +243,9 @@ async fn illegal_targets_are_named() {
         ),
         (names(&["a", ""]), "targets[1].name must not be empty"),
     ] {
-        let status = client.acquire_all(&wanted, &alone("")).await;
+        let status = client.acquire_all(&wanted, &exclusive_call("")).await;
         let status = status.expect_err("illegal");
         assert_eq!(error_reason(&status), Some(ErrorReason::InvalidField));
-        assert!(status.message().contains(said), "{}", status.message());
+        assert!(status.message().contains(output), "{}", status.message());
     }
 }

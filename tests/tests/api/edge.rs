@@ -15,7 +15,7 @@ use tonic::{Code, Request, Status, transport::Channel};
 use tonic_types::StatusExt as _;
 use uuid::Uuid;
 
-type Locks = LockServiceClient<Channel>;
+type LockService = LockServiceClient<Channel>;
 
 fn duration(seconds: i64, nanos: i32) -> Option<prost_types::Duration> {
     Some(prost_types::Duration { seconds, nanos })
@@ -56,7 +56,10 @@ fn fields(status: &Status) -> Vec<String> {
 }
 
 /// Changes a valid request and returns the fields that the broker rejects.
-async fn wrong(locks: &mut Locks, change: impl FnOnce(&mut AcquireRequest)) -> Vec<String> {
+async fn rejected_fields(
+    locks: &mut LockService,
+    change: impl FnOnce(&mut AcquireRequest),
+) -> Vec<String> {
     let mut request = valid("a-lock");
     change(&mut request);
     fields(
@@ -71,16 +74,19 @@ fn target(request: &mut AcquireRequest) -> &mut LockTarget {
     request.target.as_mut().expect("a target")
 }
 
-fn owner(request: &mut AcquireRequest) -> &mut Owner {
+fn owner_mut(request: &mut AcquireRequest) -> &mut Owner {
     request.owner.as_mut().expect("an owner")
 }
 
 #[tokio::test]
 async fn each_illegal_field_of_acquire_is_named() {
     let broker = InProcessBroker::start().await;
-    let locks = &mut Locks::new(broker.channel());
-    assert_eq!(wrong(locks, |r| r.target = None).await, ["target"]);
-    assert_eq!(wrong(locks, |r| r.owner = None).await, ["owner"]);
+    let locks = &mut LockService::new(broker.channel());
+    assert_eq!(
+        rejected_fields(locks, |r| r.target = None).await,
+        ["target"]
+    );
+    assert_eq!(rejected_fields(locks, |r| r.owner = None).await, ["owner"]);
     for name in [
         String::new(),
         "x".repeat(513),
@@ -88,35 +94,41 @@ async fn each_illegal_field_of_acquire_is_named() {
         "\u{7f}".to_owned(),
     ] {
         assert_eq!(
-            wrong(locks, |r| target(r).name = name).await,
+            rejected_fields(locks, |r| target(r).name = name).await,
             ["target.name"]
         );
     }
     for namespace in ["Upper".to_owned(), "a_b".to_owned(), "x".repeat(64)] {
-        let named = wrong(locks, |r| target(r).namespace = namespace).await;
+        let named = rejected_fields(locks, |r| target(r).namespace = namespace).await;
         assert_eq!(named, ["target.namespace"]);
     }
-    assert_eq!(wrong(locks, |r| target(r).mode = 99).await, ["target.mode"]);
+    assert_eq!(
+        rejected_fields(locks, |r| target(r).mode = 99).await,
+        ["target.mode"]
+    );
     for id in [String::new(), "x".repeat(257)] {
-        assert_eq!(wrong(locks, |r| owner(r).id = id).await, ["owner.id"]);
+        assert_eq!(
+            rejected_fields(locks, |r| owner_mut(r).id = id).await,
+            ["owner.id"]
+        );
     }
     assert_eq!(
-        wrong(locks, |r| owner(r).reason = "x".repeat(513)).await,
+        rejected_fields(locks, |r| owner_mut(r).reason = "x".repeat(513)).await,
         ["owner.reason"]
     );
     let long_label = ("key".to_owned(), "x".repeat(1_024));
-    let named = wrong(locks, |r| owner(r).labels.extend([long_label])).await;
+    let named = rejected_fields(locks, |r| owner_mut(r).labels.extend([long_label])).await;
     assert_eq!(named, ["owner"]);
     let many = (0..17).map(|n| (n.to_string(), String::new()));
     assert_eq!(
-        wrong(locks, |r| owner(r).labels.extend(many)).await,
+        rejected_fields(locks, |r| owner_mut(r).labels.extend(many)).await,
         ["owner.labels"]
     );
     let empty_key = (String::new(), "x".to_owned());
-    let named = wrong(locks, |r| owner(r).labels.extend([empty_key])).await;
+    let named = rejected_fields(locks, |r| owner_mut(r).labels.extend([empty_key])).await;
     assert_eq!(named, [r#"owner.labels[""]"#]);
     assert_eq!(
-        wrong(locks, |r| r.request_id = "not-a-uuid".to_owned()).await,
+        rejected_fields(locks, |r| r.request_id = "not-a-uuid".to_owned()).await,
         ["request_id"]
     );
     broker.stop().await;
@@ -125,7 +137,7 @@ async fn each_illegal_field_of_acquire_is_named() {
 #[tokio::test]
 async fn illegal_times_are_named() {
     let broker = InProcessBroker::start().await;
-    let locks = &mut Locks::new(broker.channel());
+    let locks = &mut LockService::new(broker.channel());
     for (seconds, nanos) in [
         (0, 0),
         (-1, 0),
@@ -137,21 +149,21 @@ async fn illegal_times_are_named() {
         (i64::MIN, i32::MIN),
         (315_576_000_001, 0),
     ] {
-        let mut named = wrong(locks, |r| r.ttl = duration(seconds, nanos)).await;
+        let mut named = rejected_fields(locks, |r| r.ttl = duration(seconds, nanos)).await;
         named.dedup();
         assert_eq!(named, ["ttl"], "{seconds} s {nanos} ns");
     }
     for (seconds, nanos) in [(-1, 0), (0, -1), (1, -1), (0, i32::MAX), (i64::MAX, 0)] {
-        let named = wrong(locks, |r| r.wait_timeout = duration(seconds, nanos)).await;
+        let named = rejected_fields(locks, |r| r.wait_timeout = duration(seconds, nanos)).await;
         assert_eq!(named, ["wait_timeout"], "{seconds} s {nanos} ns");
     }
     for (seconds, nanos) in [(0, 0), (-1, 0), (i64::MAX, 0)] {
-        let mut named = wrong(locks, |r| r.max_hold = duration(seconds, nanos)).await;
+        let mut named = rejected_fields(locks, |r| r.max_hold = duration(seconds, nanos)).await;
         named.dedup();
         assert_eq!(named, ["max_hold"], "{seconds} s {nanos} ns");
     }
     for (seconds, nanos) in [(-1, 0), (10, 1), (i64::MAX, 0)] {
-        let mut named = wrong(locks, |r| r.lock_delay = duration(seconds, nanos)).await;
+        let mut named = rejected_fields(locks, |r| r.lock_delay = duration(seconds, nanos)).await;
         named.dedup();
         assert_eq!(named, ["lock_delay"], "{seconds} s {nanos} ns");
     }
@@ -161,16 +173,16 @@ async fn illegal_times_are_named() {
 #[tokio::test]
 async fn eight_violations_are_listed_and_nothing_is_written() {
     let broker = InProcessBroker::start().await;
-    let locks = &mut Locks::new(broker.channel());
+    let locks = &mut LockService::new(broker.channel());
     let long_keys = (0..2).map(|n| (format!("{n:02}{}", "\"".repeat(100)), String::new()));
-    let named = wrong(locks, |r| {
+    let named = rejected_fields(locks, |r| {
         *target(r) = LockTarget {
             namespace: "A".to_owned(),
             mode: 7,
             ..LockTarget::default()
         };
-        owner(r).id.clear();
-        owner(r).labels.extend(long_keys);
+        owner_mut(r).id.clear();
+        owner_mut(r).labels.extend(long_keys);
         r.ttl = duration(0, 0);
         r.wait_timeout = duration(-1, 0);
         r.request_id = "x".to_owned();
@@ -186,7 +198,7 @@ async fn eight_violations_are_listed_and_nothing_is_written() {
         assert!(named.iter().any(|name| name == field), "{field}: {named:?}");
     }
     assert_eq!(named.len(), 8, "{named:?}");
-    wrong(locks, |r| r.ttl = duration(0, 0)).await;
+    rejected_fields(locks, |r| r.ttl = duration(0, 0)).await;
     let mut inspection = InspectionServiceClient::new(broker.channel());
     let look = GetLockRequest {
         name: "a-lock".to_owned(),
@@ -203,7 +215,7 @@ async fn eight_violations_are_listed_and_nothing_is_written() {
 #[tokio::test]
 async fn a_lease_must_be_presented_as_it_was_received() {
     let broker = InProcessBroker::start().await;
-    let locks = &mut Locks::new(broker.channel());
+    let locks = &mut LockService::new(broker.channel());
     let bare = |lease| ReleaseRequest {
         lease,
         ..ReleaseRequest::default()
@@ -276,10 +288,10 @@ async fn a_lease_must_be_presented_as_it_was_received() {
 #[tokio::test]
 async fn a_rejection_of_a_held_lock_names_its_holder() {
     let broker = InProcessBroker::start().await;
-    let locks = &mut Locks::new(broker.channel());
+    let locks = &mut LockService::new(broker.channel());
     let mut request = valid("{a} %b 订单");
-    owner(&mut request).reason = "ü".repeat(256);
-    owner(&mut request)
+    owner_mut(&mut request).reason = "ü".repeat(256);
+    owner_mut(&mut request)
         .labels
         .insert("team".to_owned(), "red".to_owned());
     request.ttl = duration(3_600, 0);
@@ -323,7 +335,7 @@ async fn a_rejection_of_a_held_lock_names_its_holder() {
 async fn a_wait_ends_before_the_deadline_of_the_call() {
     const DEADLINE: Duration = Duration::from_millis(600);
     let broker = InProcessBroker::start().await;
-    let locks = &mut Locks::new(broker.channel());
+    let locks = &mut LockService::new(broker.channel());
     locks.acquire(valid("a-lock")).await.expect("a free lock");
     let mut answers = 0;
     for _ in 0..10 {

@@ -29,12 +29,12 @@ use tonic::Code;
 const TTL: Duration = Duration::from_secs(4);
 const WAIT: Duration = Duration::from_secs(30);
 /// Time within which a connected holder receives the revocation.
-const HEARD_WITHIN: Duration = Duration::from_millis(500);
+const NOTIFIED_WITHIN: Duration = Duration::from_millis(500);
 /// Heartbeat interval, within the limit of 20 heartbeats per second on a stream.
-const BEAT: Duration = Duration::from_millis(60);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(60);
 const LOCK: &str = "a";
 
-fn now(lock: &str) -> AcquireCall {
+fn immediate_call(lock: &str) -> AcquireCall {
     AcquireCall::new(lock, TTL, Duration::ZERO)
 }
 
@@ -49,7 +49,7 @@ fn seconds(seconds: u64) -> prost_types::Duration {
 async fn a_holder_is_asked_to_release_first_and_receives_the_reason() {
     let broker = InProcessBroker::start().await;
     let mut stream = StreamClient::open(broker.api).await;
-    let call = stream.acquire(&now(LOCK), 1).await;
+    let call = stream.acquire(&immediate_call(LOCK), 1).await;
     let lease = stream.expect_granted(call).await;
     let asked = ForceReleaseLeaseRequest {
         grace: Some(seconds(2)),
@@ -75,15 +75,15 @@ async fn a_holder_is_asked_to_release_first_and_receives_the_reason() {
     let ttl = Duration::try_from(ttl).expect("positive");
     assert!(ttl <= Duration::from_secs(2), "cut: {ttl:?}");
     let ended = async || {
-        sleep(BEAT).await;
+        sleep(HEARTBEAT_INTERVAL).await;
         stream.heartbeat().await;
-        let heard = stream.wait_for(|message| match message {
+        let ended_lease = stream.wait_for(|message| match message {
             Response::Ended(ended) => Some(Some(ended)),
             Response::Ack(_) => Some(None),
             Response::ReleaseRequested(again) => panic!("notified twice: {again:?}"),
             _ => None,
         });
-        heard.await
+        ended_lease.await
     };
     let mut ended = ended;
     let ended = until("the end of its grace", async || ended().await).await;
@@ -97,7 +97,10 @@ async fn a_holder_is_asked_to_release_first_and_receives_the_reason() {
 async fn a_holder_without_a_stream_is_notified_when_it_renews() {
     let broker = InProcessBroker::start().await;
     let client = Client::new("job", &[broker.api], 0);
-    let held = client.acquire_at(0, &now(LOCK)).await.expect("it is free");
+    let held = client
+        .acquire_at(0, &immediate_call(LOCK))
+        .await
+        .expect("it is free");
     let call = force_release_request(LOCK, &held.lease.lease_id);
     let taken = force_release(broker.admin, call).await.expect("it is held");
     let owner = taken.holder.and_then(|holder| holder.owner);
@@ -107,13 +110,13 @@ async fn a_holder_without_a_stream_is_notified_when_it_renews() {
     assert_eq!(refused.code(), Code::Aborted);
     assert_eq!(error_reason(&refused), Some(ErrorReason::LeaseRevoked));
     assert!(refused.message().contains(REASON), "{}", refused.message());
-    let next = client.acquire_at(0, &now(LOCK)).await;
+    let next = client.acquire_at(0, &immediate_call(LOCK)).await;
     assert_eq!(
         error_reason(&next.expect_err("still held")),
         Some(ErrorReason::LockHeld)
     );
     client.release_at(0, &held).await.expect("released");
-    let next = client.acquire_at(0, &now(LOCK)).await;
+    let next = client.acquire_at(0, &immediate_call(LOCK)).await;
     assert!(next.expect("free at once").token() > held.token());
     broker.stop().await;
 }
@@ -122,7 +125,10 @@ async fn a_holder_without_a_stream_is_notified_when_it_renews() {
 async fn a_dry_run_changes_nothing_and_a_repeat_is_safe() {
     let broker = InProcessBroker::start().await;
     let client = Client::new("job", &[broker.api], 0);
-    let held = client.acquire_at(0, &now(LOCK)).await.expect("it is free");
+    let held = client
+        .acquire_at(0, &immediate_call(LOCK))
+        .await
+        .expect("it is free");
     let lease_id = &held.lease.lease_id;
     let look = ForceReleaseLeaseRequest {
         validate_only: true,
@@ -142,7 +148,10 @@ async fn a_dry_run_changes_nothing_and_a_repeat_is_safe() {
         (gone.lease_id.as_str(), gone.fencing_token),
         (lease_id.as_str(), 0)
     );
-    let next = client.acquire_at(0, &now(LOCK)).await.expect("free now");
+    let next = client
+        .acquire_at(0, &immediate_call(LOCK))
+        .await
+        .expect("free now");
     force_release(broker.admin, unsafe_force_release_request(LOCK, lease_id))
         .await
         .expect("done before");
@@ -157,7 +166,10 @@ async fn a_dry_run_changes_nothing_and_a_repeat_is_safe() {
 async fn a_rejected_force_release_names_its_reason() {
     let broker = InProcessBroker::start().await;
     let client = Client::new("job", &[broker.api], 0);
-    let held = client.acquire_at(0, &now(LOCK)).await.expect("it is free");
+    let held = client
+        .acquire_at(0, &immediate_call(LOCK))
+        .await
+        .expect("it is free");
     let lease_id = held.lease.lease_id.clone();
     client.release_at(0, &held).await.expect("the holder");
     let released = force_release(broker.admin, force_release_request(LOCK, &lease_id))
@@ -213,18 +225,20 @@ async fn a_rejected_force_release_names_its_reason() {
 async fn the_other_locks_of_the_lease_are_renewed_no_more() {
     let broker = InProcessBroker::start().await;
     let mut stream = StreamClient::open(broker.api).await;
-    let call = stream.acquire_all(&[LOCK, "b"], &now(LOCK)).await;
+    let call = stream
+        .acquire_all(&[LOCK, "b"], &immediate_call(LOCK))
+        .await;
     let lease = stream.expect_granted(call).await;
     force_release(broker.admin, force_release_request(LOCK, &lease.lease_id))
         .await
         .expect("it is held");
-    let notice = stream.wait_for(ended).await;
+    let notice = stream.wait_for(lease_ended).await;
     assert_eq!(notice.reason(), LeaseEndReason::Revoked);
     let client = Client::new("next", &[broker.api], 0);
     let other = AcquireCall::new("b", TTL, WAIT);
     let asked = boottime();
     client.acquire_at(0, &other).await.expect("its turn");
-    assert!(boottime() - asked <= store_expiry(TTL) + HEARD_WITHIN);
+    assert!(boottime() - asked <= store_expiry(TTL) + NOTIFIED_WITHIN);
     drop(stream);
     broker.stop().await;
 }
@@ -235,12 +249,12 @@ async fn a_lease_revoked_directly_after_its_grant_is_reported() {
     let mut stream = StreamClient::open(broker.api).await;
     for round in 0..100 {
         let lock = format!("lock {round}");
-        let call = stream.acquire(&now(&lock), 1).await;
+        let call = stream.acquire(&immediate_call(&lock), 1).await;
         let lease = stream.expect_granted(call).await;
         force_release(broker.admin, force_release_request(&lock, &lease.lease_id))
             .await
             .expect("it is held");
-        let notice = timeout(TTL, stream.wait_for(ended)).await;
+        let notice = timeout(TTL, stream.wait_for(lease_ended)).await;
         let notice = notice.unwrap_or_else(|_| panic!("{lock}: no notification"));
         assert_eq!(notice.reason(), LeaseEndReason::Revoked);
     }
@@ -248,7 +262,7 @@ async fn a_lease_revoked_directly_after_its_grant_is_reported() {
     broker.stop().await;
 }
 
-fn ended(message: Response) -> Option<LeaseEnded> {
+fn lease_ended(message: Response) -> Option<LeaseEnded> {
     match message {
         Response::Ended(ended) => Some(ended),
         _ => None,

@@ -61,13 +61,16 @@ fn refused<T: std::fmt::Debug>(answer: Result<T, Status>) -> (Vec<String>, Strin
 }
 
 fn is_refused_token<T: std::fmt::Debug>(answer: Result<T, Status>) {
-    let (fields, why) = refused(answer);
+    let (fields, reason) = refused(answer);
     assert_eq!(fields, ["page_token"]);
-    assert!(why.contains("start again with the first page"), "{why}");
+    assert!(
+        reason.contains("start again with the first page"),
+        "{reason}"
+    );
 }
 
 /// Starts a broker on a separate Redis.
-async fn on_redis(env: &[(&str, &str)]) -> RejectingRedisFixture {
+async fn start_on_redis(env: &[(&str, &str)]) -> RejectingRedisFixture {
     RejectingRedisFixture::start_with(RedisServer::start().await, env).await
 }
 
@@ -112,7 +115,7 @@ async fn a_list_is_paged_to_its_end_with_any_size_of_pages() {
 
 #[tokio::test]
 async fn a_list_is_paged_to_its_end_on_redis() {
-    let fixture = on_redis(&[]).await;
+    let fixture = start_on_redis(&[]).await;
     is_paged(&fixture.client).await;
 }
 
@@ -214,7 +217,7 @@ async fn a_page_token_works_only_unchanged() {
 
 #[tokio::test]
 async fn a_page_token_of_redis_works_only_unchanged() {
-    tokens_are_checked(&on_redis(&[]).await.client).await;
+    tokens_are_checked(&start_on_redis(&[]).await.client).await;
 }
 
 #[tokio::test]
@@ -245,7 +248,7 @@ async fn a_page_token_works_at_any_broker_until_the_server_is_replaced() {
 }
 
 /// Acquires a semaphore as `count` holders with long names and reasons.
-async fn crowd(
+async fn acquire_by_many(
     client: &mut LockServiceClient<tonic::transport::Channel>,
     name: &str,
     count: usize,
@@ -279,7 +282,7 @@ async fn a_page_ends_below_the_largest_reply() {
     let mut locks = LockServiceClient::new(broker.channel());
     let crowded: Vec<_> = (0..5).map(|n| format!("{n}{}", "x".repeat(511))).collect();
     for name in &crowded {
-        crowd(&mut locks, name, 100).await;
+        acquire_by_many(&mut locks, name, 100).await;
     }
     let pages = client.pages(&list(1_000)).await.expect("pages");
     assert_eq!(names_on_pages(&pages), crowded);
@@ -294,12 +297,12 @@ async fn a_page_ends_below_the_largest_reply() {
 
 #[tokio::test]
 async fn a_lock_too_large_for_a_reply_is_listed_with_fewer_holders() {
-    let fixture = on_redis(&[("HTTP2__MAX_REPLY", "8KiB")]).await;
+    let fixture = start_on_redis(&[("HTTP2__MAX_REPLY", "8KiB")]).await;
     let mut locks = LockServiceClient::new(leasehold_tests::client::unary::channel(
         fixture.broker.addr(),
     ));
     hold(&fixture.client, &numbered_names("n", 20)).await;
-    crowd(&mut locks, "crowded", 30).await;
+    acquire_by_many(&mut locks, "crowded", 30).await;
     let pages = fixture.client.pages(&list(1_000)).await.expect("pages");
     let mut expected = numbered_names("n", 20);
     expected.push("crowded".to_owned());
@@ -314,7 +317,7 @@ async fn a_lock_too_large_for_a_reply_is_listed_with_fewer_holders() {
 
 #[tokio::test]
 async fn unreadable_records_are_skipped() {
-    let mut fixture = on_redis(&[]).await;
+    let mut fixture = start_on_redis(&[]).await;
     hold(&fixture.client, &numbered_names("n", 3)).await;
     let redis = &mut fixture.raw;
     redis

@@ -17,7 +17,7 @@ use leasehold_tests::{
 use tonic::{Code, Status, transport::Channel};
 use tonic_types::StatusExt as _;
 
-type Locks = LockServiceClient<Channel>;
+type LockService = LockServiceClient<Channel>;
 
 const LOCK: &str = "a-lock";
 
@@ -31,7 +31,7 @@ fn target(mode: LockMode, permits: i32, limit: i32) -> LockTarget {
     }
 }
 
-async fn acquire(locks: &mut Locks, target: LockTarget) -> Result<Lease, Status> {
+async fn acquire(locks: &mut LockService, target: LockTarget) -> Result<Lease, Status> {
     let request = AcquireRequest {
         target: Some(target),
         owner: Some(Owner {
@@ -44,7 +44,7 @@ async fn acquire(locks: &mut Locks, target: LockTarget) -> Result<Lease, Status>
     Ok(response.lease.expect("OK means held"))
 }
 
-async fn release(locks: &mut Locks, lease: Lease) {
+async fn release(locks: &mut LockService, lease: Lease) {
     let request = ReleaseRequest {
         lease: Some(lease),
         ..ReleaseRequest::default()
@@ -52,7 +52,7 @@ async fn release(locks: &mut Locks, lease: Lease) {
     locks.release(request).await.expect("the holder");
 }
 
-async fn look(broker: &InProcessBroker) -> Lock {
+async fn lock_state(broker: &InProcessBroker) -> Lock {
     let request = GetLockRequest {
         name: LOCK.to_owned(),
         ..GetLockRequest::default()
@@ -62,7 +62,7 @@ async fn look(broker: &InProcessBroker) -> Lock {
     response.into_inner().lock.expect("a lock")
 }
 
-fn shown(lease: &Lease) -> LockTarget {
+fn lock_target(lease: &Lease) -> LockTarget {
     lease.grants[0].target.clone().expect("a target")
 }
 
@@ -78,7 +78,7 @@ fn refused(answer: Result<Lease, Status>) -> (Code, Option<ErrorReason>, String)
 #[tokio::test]
 async fn readers_share_what_a_writer_does_not() {
     let broker = InProcessBroker::start().await;
-    let locks = &mut Locks::new(broker.channel());
+    let locks = &mut LockService::new(broker.channel());
     let (read, write) = (
         target(LockMode::Shared, 0, 0),
         target(LockMode::Exclusive, 0, 0),
@@ -86,7 +86,7 @@ async fn readers_share_what_a_writer_does_not() {
     let first = acquire(locks, read.clone()).await.expect("it is free");
     let second = acquire(locks, read.clone()).await.expect("it is shared");
     assert_eq!(
-        (shown(&first), shown(&second)),
+        (lock_target(&first), lock_target(&second)),
         (read.clone(), read.clone())
     );
     let renew = RenewRequest {
@@ -94,8 +94,8 @@ async fn readers_share_what_a_writer_does_not() {
         ttl: None,
     };
     let renewed = locks.renew(renew).await.expect("the holder").into_inner();
-    assert_eq!(shown(&renewed.lease.expect("a lease")), read);
-    let lock = look(&broker).await;
+    assert_eq!(lock_target(&renewed.lease.expect("a lease")), read);
+    let lock = lock_state(&broker).await;
     assert_eq!((lock.holder_count, lock.holders.len()), (2, 2));
     assert_eq!(lock.target, Some(read.clone()));
     let (code, reason, _) = refused(acquire(locks, write.clone()).await);
@@ -103,7 +103,7 @@ async fn readers_share_what_a_writer_does_not() {
     release(locks, first).await;
     release(locks, second).await;
     let writer = acquire(locks, write.clone()).await.expect("it is free");
-    assert_eq!(shown(&writer), write);
+    assert_eq!(lock_target(&writer), write);
     let (code, reason, _) = refused(acquire(locks, read).await);
     assert_eq!((code, reason), (Code::Aborted, Some(ErrorReason::LockHeld)));
     broker.stop().await;
@@ -112,16 +112,16 @@ async fn readers_share_what_a_writer_does_not() {
 #[tokio::test]
 async fn a_semaphore_counts_permits_and_keeps_its_limit() {
     let broker = InProcessBroker::start().await;
-    let locks = &mut Locks::new(broker.channel());
+    let locks = &mut LockService::new(broker.channel());
     let semaphore = |permits, limit| target(LockMode::Semaphore, permits, limit);
     let (code, reason, message) = refused(acquire(locks, semaphore(1, 0)).await);
     let mismatch = (Code::FailedPrecondition, Some(ErrorReason::LimitMismatch));
     assert_eq!((code, reason), mismatch);
     assert!(message.contains("has no limit"), "{message}");
     let one = acquire(locks, semaphore(0, 3)).await.expect("it is free");
-    assert_eq!(shown(&one), semaphore(1, 3));
+    assert_eq!(lock_target(&one), semaphore(1, 3));
     acquire(locks, semaphore(2, 0)).await.expect("2 are left");
-    assert_eq!(look(&broker).await.target, Some(semaphore(0, 3)));
+    assert_eq!(lock_state(&broker).await.target, Some(semaphore(0, 3)));
     let (code, reason, _) = refused(acquire(locks, semaphore(1, 3)).await);
     assert_eq!((code, reason), (Code::Aborted, Some(ErrorReason::LockHeld)));
     for other in [
@@ -149,7 +149,7 @@ fn ms(ms: i32) -> Option<prost_types::Duration> {
 #[tokio::test]
 async fn a_lease_ends_with_its_max_hold_and_closes_the_lock() {
     let broker = InProcessBroker::start().await;
-    let locks = &mut Locks::new(broker.channel());
+    let locks = &mut LockService::new(broker.channel());
     let request = AcquireRequest {
         target: Some(target(LockMode::Exclusive, 0, 0)),
         owner: Some(Owner {
@@ -175,8 +175,8 @@ async fn a_lease_ends_with_its_max_hold_and_closes_the_lock() {
     };
     assert_eq!(error_reason(&over), Some(ErrorReason::LeaseExpired));
     assert!(over.message().contains("max_hold"), "{}", over.message());
-    while look(&broker).await.state() == lock::State::Held {}
-    assert_eq!(look(&broker).await.state(), lock::State::Delayed);
+    while lock_state(&broker).await.state() == lock::State::Held {}
+    assert_eq!(lock_state(&broker).await.state(), lock::State::Delayed);
     let closed = acquire(locks, target(LockMode::Exclusive, 0, 0)).await;
     let closed = closed.expect_err("a closed lock");
     assert_eq!(error_reason(&closed), Some(ErrorReason::LockHeld));
@@ -187,7 +187,7 @@ async fn a_lease_ends_with_its_max_hold_and_closes_the_lock() {
 #[tokio::test]
 async fn an_operator_sets_the_limit() {
     let broker = InProcessBroker::start().await;
-    let locks = &mut Locks::new(broker.channel());
+    let locks = &mut LockService::new(broker.channel());
     let lock = Some(LockRef {
         name: LOCK.to_owned(),
         ..LockRef::default()
@@ -219,7 +219,7 @@ async fn an_operator_sets_the_limit() {
     };
     let mut other = locks.clone();
     let waits = tokio::spawn(async move { other.acquire(waits).await });
-    while look(&broker).await.queue_length == 0 {}
+    while lock_state(&broker).await.queue_length == 0 {}
     admin.set_lock_limit(set(2)).await.expect("a semaphore");
     waits.await.expect("no panic").expect("it has grown");
     release(locks, lease).await;
@@ -233,7 +233,7 @@ async fn an_operator_sets_the_limit() {
 #[tokio::test]
 async fn an_operator_removes_a_limit_that_was_set_by_mistake() {
     let broker = InProcessBroker::start().await;
-    let locks = &mut Locks::new(broker.channel());
+    let locks = &mut LockService::new(broker.channel());
     let mut admin = AdminServiceClient::new(broker.channel());
     let set = |limit| SetLockLimitRequest {
         lock: Some(LockRef {
@@ -270,7 +270,7 @@ async fn an_operator_removes_a_limit_that_was_set_by_mistake() {
 #[tokio::test]
 async fn illegal_permits_are_named() {
     let broker = InProcessBroker::start().await;
-    let locks = &mut Locks::new(broker.channel());
+    let locks = &mut LockService::new(broker.channel());
     for (target, fields) in [
         (target(LockMode::Exclusive, 1, 0), &["target.permits"][..]),
         (

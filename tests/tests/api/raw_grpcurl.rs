@@ -46,7 +46,7 @@ fn bash(arguments: &[&str]) -> Command {
 }
 
 /// Runs a line of the page with the address of this broker.
-async fn line(with: &str, broker: SocketAddr) -> Output {
+async fn run_line(with: &str, broker: SocketAddr) -> Output {
     let page = page();
     let mut lines = page.lines();
     let line = lines.find(|line| line.starts_with("grpcurl ") && line.contains(with));
@@ -66,7 +66,7 @@ fn readme_block(method: &str, broker: SocketAddr) -> String {
 }
 
 /// Runs a script in `dir`, as if it was pasted into a shell.
-async fn pasted(script: &str, dir: &Path) -> Output {
+async fn run_script(script: &str, dir: &Path) -> Output {
     let mut command = bash(&["-c", script]);
     let output = command.current_dir(dir).output().await;
     output.expect("a shell that runs")
@@ -113,7 +113,7 @@ impl Job {
     }
 
     /// Waits until the program exits and returns its exit code.
-    async fn ended(&mut self) -> Option<i32> {
+    async fn wait_for_exit(&mut self) -> Option<i32> {
         let status = timeout(LIMIT, self.child.wait()).await;
         status.expect("it ends in time").expect("its status").code()
     }
@@ -133,20 +133,20 @@ fn executable(path: &Path, text: &str) -> String {
 #[tokio::test]
 async fn the_lines_take_a_lock_show_it_and_say_why_it_is_refused() {
     let broker = InProcessBroker::start().await;
-    let taken = line("/Acquire", broker.api).await;
+    let taken = run_line("/Acquire", broker.api).await;
     assert!(taken.status.success(), "{}", text(&taken.stderr));
     let taken = text(&taken.stdout);
     for field in ["\"leaseToken\"", "\"fencingToken\""] {
         assert!(taken.contains(field), "{taken}");
     }
-    let shown = line("/GetLock", broker.api).await;
+    let shown = run_line("/GetLock", broker.api).await;
     let shown = text(&shown.stdout);
     assert!(
         shown.contains("\"holders\"") && shown.contains(NAME),
         "{shown}"
     );
     assert!(!shown.contains("leaseToken"), "{shown}");
-    let refused = line("/Acquire", broker.api).await;
+    let refused = run_line("/Acquire", broker.api).await;
     assert!(!refused.status.success());
     let refused = text(&refused.stderr);
     for stdout_lines in [
@@ -163,11 +163,11 @@ async fn the_lines_take_a_lock_show_it_and_say_why_it_is_refused() {
 async fn the_blocks_of_the_readme_acquire_and_release() {
     let (broker, dir) = (InProcessBroker::start().await, TempDir::new("readme"));
     let client = Client::new("observer", &[broker.api], 0);
-    let acquired = pasted(&readme_block("Acquire", broker.api), dir.path()).await;
+    let acquired = run_script(&readme_block("Acquire", broker.api), dir.path()).await;
     assert!(acquired.status.success(), "{}", text(&acquired.stderr));
     let lock = client.get_lock(NAME).await.expect("an answer");
     assert_eq!(lock.expect("a held lock").holders.len(), 1);
-    let released = pasted(&readme_block("Release", broker.api), dir.path()).await;
+    let released = run_script(&readme_block("Release", broker.api), dir.path()).await;
     assert!(released.status.success(), "{}", text(&released.stderr));
     let lock = client.get_lock(NAME).await.expect("an answer");
     assert!(lock.is_none_or(|lock| lock.holders.is_empty()));
@@ -217,7 +217,7 @@ async fn the_program_works_under_the_lock_and_gives_it_back() {
     let next = waiting.await.expect("a call does not panic");
     let next = next.expect("it is released");
     assert!(next.token() > token, "{} {token}", next.token());
-    assert_eq!(job.ended().await, Some(0));
+    assert_eq!(job.wait_for_exit().await, Some(0));
     broker.stop().await;
 }
 
@@ -241,7 +241,7 @@ async fn the_program_repeats_a_call_whose_answer_was_lost() {
     let held: Vec<_> = holders.iter().map(|holder| holder.fencing_token).collect();
     assert_eq!(held, [token]);
     job.work.write_all(b"enough\n").await.expect("it reads");
-    assert_eq!(job.ended().await, Some(0));
+    assert_eq!(job.wait_for_exit().await, Some(0));
     broker.stop().await;
 }
 
@@ -251,7 +251,7 @@ async fn the_program_ends_its_work_before_the_time_of_its_lease_is_over() {
     let mut job = Job::start(dir.path(), broker.api, 4);
     let token = job.started_at().await;
     let started_at = boottime();
-    assert_eq!(job.ended().await, Some(1), "its work was killed");
+    assert_eq!(job.wait_for_exit().await, Some(1), "its work was killed");
     let took = boottime() - started_at;
     assert!(took < Duration::from_secs(4), "{took:?}");
     let client = Client::new("next", &[broker.api], 0);

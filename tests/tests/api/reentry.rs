@@ -16,9 +16,9 @@ use tonic::{Code, Status, transport::Channel};
 use tonic_types::StatusExt as _;
 use uuid::Uuid;
 
-type Locks = LockServiceClient<Channel>;
+type LockService = LockServiceClient<Channel>;
 
-fn asks(name: &str, mode: LockMode) -> AcquireRequest {
+fn acquire_request(name: &str, mode: LockMode) -> AcquireRequest {
     AcquireRequest {
         target: Some(LockTarget {
             namespace: "default".to_owned(),
@@ -36,7 +36,7 @@ fn asks(name: &str, mode: LockMode) -> AcquireRequest {
 }
 
 fn exclusive(name: &str) -> AcquireRequest {
-    asks(name, LockMode::Exclusive)
+    acquire_request(name, LockMode::Exclusive)
 }
 
 fn under(lease: &Lease, request: AcquireRequest) -> AcquireRequest {
@@ -46,12 +46,12 @@ fn under(lease: &Lease, request: AcquireRequest) -> AcquireRequest {
     }
 }
 
-async fn acquire(locks: &mut Locks, request: &AcquireRequest) -> Result<Lease, Status> {
+async fn acquire(locks: &mut LockService, request: &AcquireRequest) -> Result<Lease, Status> {
     let response = locks.acquire(request.clone()).await?.into_inner();
     Ok(response.lease.expect("OK means held"))
 }
 
-async fn renew(locks: &mut Locks, lease: &Lease) -> Result<Lease, Status> {
+async fn renew(locks: &mut LockService, lease: &Lease) -> Result<Lease, Status> {
     let request = RenewRequest {
         lease: Some(lease.clone()),
         ttl: None,
@@ -61,8 +61,8 @@ async fn renew(locks: &mut Locks, lease: &Lease) -> Result<Lease, Status> {
 }
 
 /// Releases one lock, or one entry of a lock.
-async fn leave(
-    locks: &mut Locks,
+async fn release_entry(
+    locks: &mut LockService,
     lease: &Lease,
     name: &str,
     entry: Option<&AcquireRequest>,
@@ -78,7 +78,7 @@ async fn leave(
     Ok(locks.release(request).await?.into_inner())
 }
 
-async fn release(locks: &mut Locks, lease: &Lease) -> Result<ReleaseResponse, Status> {
+async fn release(locks: &mut LockService, lease: &Lease) -> Result<ReleaseResponse, Status> {
     let request = ReleaseRequest {
         lease: Some(lease.clone()),
         ..ReleaseRequest::default()
@@ -101,7 +101,7 @@ fn refused<T: std::fmt::Debug>(answer: Result<T, Status>) -> (Code, Option<Error
     (status.code(), error_reason(&status))
 }
 
-fn answer(already_released: bool, hold_count: i32) -> ReleaseResponse {
+fn release_response(already_released: bool, hold_count: i32) -> ReleaseResponse {
     ReleaseResponse {
         already_released,
         hold_count,
@@ -114,7 +114,7 @@ const HELD: (Code, Option<ErrorReason>) = (Code::Aborted, Some(ErrorReason::Lock
 #[tokio::test]
 async fn a_lease_enters_and_leaves_by_request_id() {
     let broker = InProcessBroker::start().await;
-    let locks = &mut Locks::new(broker.channel());
+    let locks = &mut LockService::new(broker.channel());
     let outer = exclusive("a");
     let lease = acquire(locks, &outer).await.expect("it is free");
     let inner = under(&lease, exclusive("a"));
@@ -125,18 +125,18 @@ async fn a_lease_enters_and_leaves_by_request_id() {
         let tokens = [&entered, &lease].map(|lease| lease.grants[0].fencing_token);
         assert_eq!(tokens[0], tokens[1]);
     }
-    let left = leave(locks, &lease, "a", Some(&inner)).await;
-    assert_eq!(left.expect("an entry"), answer(false, 1));
-    let left = leave(locks, &lease, "a", Some(&inner)).await;
-    assert_eq!(left.expect("an entry"), answer(true, 1));
+    let left = release_entry(locks, &lease, "a", Some(&inner)).await;
+    assert_eq!(left.expect("an entry"), release_response(false, 1));
+    let left = release_entry(locks, &lease, "a", Some(&inner)).await;
+    assert_eq!(left.expect("an entry"), release_response(true, 1));
     let renewed = renew(locks, &lease).await.expect("the holder");
     assert_eq!(renewed.grants[0].hold_count, 1);
     assert_eq!(refused(acquire(locks, &exclusive("a")).await), HELD);
-    let left = leave(locks, &lease, "a", Some(&outer)).await;
-    assert_eq!(left.expect("the last entry"), answer(false, 0));
+    let left = release_entry(locks, &lease, "a", Some(&outer)).await;
+    assert_eq!(left.expect("the last entry"), release_response(false, 0));
     assert_eq!(
         release(locks, &lease).await.expect("repeats"),
-        answer(true, 0)
+        release_response(true, 0)
     );
     assert_eq!(refused(acquire(locks, &inner).await), EXPIRED);
     acquire(locks, &exclusive("a")).await.expect("it is free");
@@ -148,7 +148,7 @@ async fn a_lease_enters_and_leaves_by_request_id() {
 #[tokio::test]
 async fn the_seeds_reentrant_unlock_answers_nil_0_and_1() {
     let broker = InProcessBroker::start().await;
-    let locks = &mut Locks::new(broker.channel());
+    let locks = &mut LockService::new(broker.channel());
     let outer = exclusive("a");
     let lease = acquire(locks, &outer).await.expect("it is free");
     let inner = under(&lease, exclusive("a"));
@@ -158,14 +158,14 @@ async fn the_seeds_reentrant_unlock_answers_nil_0_and_1() {
     stranger.grants.clone_from(&lease.grants);
     let nil = (Code::FailedPrecondition, Some(ErrorReason::NotHolder));
     assert_eq!(
-        refused(leave(locks, &stranger, "a", Some(&outer)).await),
+        refused(release_entry(locks, &stranger, "a", Some(&outer)).await),
         nil
     );
     let enters = under(&stranger, exclusive("a"));
     assert_eq!(refused(acquire(locks, &enters).await), nil);
-    let still_held = leave(locks, &lease, "a", Some(&inner)).await;
+    let still_held = release_entry(locks, &lease, "a", Some(&inner)).await;
     assert_eq!(still_held.expect("an entry").hold_count, 1);
-    let free = leave(locks, &lease, "a", Some(&outer)).await;
+    let free = release_entry(locks, &lease, "a", Some(&outer)).await;
     assert_eq!(free.expect("an entry").hold_count, 0);
     broker.stop().await;
 }
@@ -173,16 +173,16 @@ async fn the_seeds_reentrant_unlock_answers_nil_0_and_1() {
 #[tokio::test]
 async fn a_writer_becomes_a_reader_and_never_the_other_way() {
     let broker = InProcessBroker::start().await;
-    let locks = &mut Locks::new(broker.channel());
+    let locks = &mut LockService::new(broker.channel());
     let write = exclusive("a");
     let lease = acquire(locks, &write).await.expect("it is free");
-    let read = under(&lease, asks("a", LockMode::Shared));
+    let read = under(&lease, acquire_request("a", LockMode::Shared));
     let entered = acquire(locks, &read).await.expect("the holder");
     assert_eq!(mode(&entered), LockMode::Exclusive);
-    let stranger = asks("a", LockMode::Shared);
+    let stranger = acquire_request("a", LockMode::Shared);
     assert_eq!(refused(acquire(locks, &stranger).await), HELD);
-    let left = leave(locks, &entered, "a", Some(&write)).await;
-    assert_eq!(left.expect("an entry"), answer(false, 1));
+    let left = release_entry(locks, &entered, "a", Some(&write)).await;
+    assert_eq!(left.expect("an entry"), release_response(false, 1));
     let renewed = renew(locks, &entered).await.expect("the holder");
     assert_eq!(mode(&renewed), LockMode::Shared);
     assert_eq!(
@@ -200,7 +200,7 @@ async fn a_writer_becomes_a_reader_and_never_the_other_way() {
 #[tokio::test]
 async fn a_lease_takes_other_locks_and_drops_those_that_are_released() {
     let broker = InProcessBroker::start().await;
-    let locks = &mut Locks::new(broker.channel());
+    let locks = &mut LockService::new(broker.channel());
     let first = acquire(locks, &exclusive("b")).await.expect("it is free");
     let add = under(&first, exclusive("a"));
     let both = acquire(locks, &add).await.expect("it is free");
@@ -210,13 +210,13 @@ async fn a_lease_takes_other_locks_and_drops_those_that_are_released() {
     assert_eq!(repeated.grants, both.grants);
     let renewed = renew(locks, &both).await.expect("the holder");
     assert_eq!(names(&renewed), ["b", "a"]);
-    let left = leave(locks, &both, "b", None).await;
-    assert_eq!(left.expect("one of two"), answer(false, 0));
+    let left = release_entry(locks, &both, "b", None).await;
+    assert_eq!(left.expect("one of two"), release_response(false, 0));
     let renewed = renew(locks, &both).await.expect("no loss");
     assert_eq!(names(&renewed), ["a"]);
     acquire(locks, &exclusive("b")).await.expect("it is free");
     let released = release(locks, &both).await.expect("the holder");
-    assert_eq!(released, answer(false, 0));
+    assert_eq!(released, release_response(false, 0));
     acquire(locks, &exclusive("a")).await.expect("it is free");
     assert_eq!(refused(renew(locks, &both).await), EXPIRED);
     broker.stop().await;
@@ -225,7 +225,7 @@ async fn a_lease_takes_other_locks_and_drops_those_that_are_released() {
 #[tokio::test]
 async fn an_old_copy_of_a_lease_enters_what_it_does_not_name() {
     let broker = InProcessBroker::start().await;
-    let locks = &mut Locks::new(broker.channel());
+    let locks = &mut LockService::new(broker.channel());
     let old = acquire(locks, &exclusive("a")).await.expect("it is free");
     let add = under(&old, exclusive("b"));
     let both = acquire(locks, &add).await.expect("it is free");
@@ -243,7 +243,7 @@ async fn an_old_copy_of_a_lease_enters_what_it_does_not_name() {
 #[tokio::test]
 async fn a_lease_that_lost_a_lock_takes_no_other() {
     let broker = InProcessBroker::start().await;
-    let locks = &mut Locks::new(broker.channel());
+    let locks = &mut LockService::new(broker.channel());
     let second = Some(prost_types::Duration {
         seconds: 1,
         nanos: 0,
@@ -277,7 +277,7 @@ async fn a_lease_that_lost_a_lock_takes_no_other() {
 #[tokio::test]
 async fn the_loss_of_one_lock_is_the_end_of_the_lease() {
     let broker = InProcessBroker::start().await;
-    let locks = &mut Locks::new(broker.channel());
+    let locks = &mut LockService::new(broker.channel());
     let first = acquire(locks, &exclusive("a")).await.expect("it is free");
     let second = Some(prost_types::Duration {
         seconds: 1,
@@ -300,7 +300,7 @@ async fn the_loss_of_one_lock_is_the_end_of_the_lease() {
 #[tokio::test]
 async fn an_added_lock_is_waited_for() {
     let broker = InProcessBroker::start().await;
-    let locks = &mut Locks::new(broker.channel());
+    let locks = &mut LockService::new(broker.channel());
     let other = acquire(locks, &exclusive("b")).await.expect("it is free");
     let lease = acquire(locks, &exclusive("a")).await.expect("it is free");
     let wait = |nanos, seconds| AcquireRequest {
@@ -323,7 +323,7 @@ async fn an_added_lock_is_waited_for() {
 #[tokio::test]
 async fn what_cannot_be_under_a_lease_is_named() {
     let broker = InProcessBroker::start().await;
-    let locks = &mut Locks::new(broker.channel());
+    let locks = &mut LockService::new(broker.channel());
     let lease = acquire(locks, &exclusive("a")).await.expect("it is free");
     let second = Some(prost_types::Duration {
         seconds: 1,
@@ -359,7 +359,7 @@ async fn what_cannot_be_under_a_lease_is_named() {
     };
     let status = locks.release(no_lock).await.expect_err("illegal");
     assert!(status.message().contains("lock is required"), "{status:?}");
-    let other = leave(locks, &lease, "b", None).await;
+    let other = release_entry(locks, &lease, "b", None).await;
     assert_eq!(refused(other).0, Code::InvalidArgument);
     broker.stop().await;
 }
@@ -367,7 +367,7 @@ async fn what_cannot_be_under_a_lease_is_named() {
 #[tokio::test]
 async fn a_lease_has_at_most_sixty_four_locks() {
     let broker = InProcessBroker::start().await;
-    let locks = &mut Locks::new(broker.channel());
+    let locks = &mut LockService::new(broker.channel());
     let mut lease = acquire(locks, &exclusive("0")).await.expect("it is free");
     for index in 1..64 {
         let add = under(&lease, exclusive(&index.to_string()));

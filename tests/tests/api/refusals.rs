@@ -23,11 +23,11 @@ pub(crate) const LOCK: &str = "a-lock";
 const TTL: Duration = Duration::from_secs(30);
 const WAIT: Duration = Duration::from_secs(60);
 
-pub(crate) fn now(lock: &str) -> AcquireCall {
+pub(crate) fn immediate_call(lock: &str) -> AcquireCall {
     AcquireCall::new(lock, TTL, Duration::ZERO)
 }
 
-pub(crate) fn in_line() -> AcquireCall {
+pub(crate) fn waiting_call() -> AcquireCall {
     AcquireCall::new(LOCK, TTL, WAIT)
 }
 
@@ -58,12 +58,18 @@ pub(crate) fn check(name: &str, fencing_token: i64) -> CheckFencingTokenRequest 
 async fn the_cause_of_a_lease_end_is_reported() {
     let broker = InProcessBroker::start().await;
     let client = Client::new("worker-1", &[broker.api], 0);
-    let ended = client.acquire_at(0, &now(LOCK)).await.expect("it is free");
+    let ended = client
+        .acquire_at(0, &immediate_call(LOCK))
+        .await
+        .expect("it is free");
     client.release_at(0, &ended).await.expect("the holder");
     let expired = (Code::Aborted, Some(ErrorReason::LeaseExpired), None);
     assert_eq!(refused(client.renew_at(0, &ended).await), expired);
 
-    let held = client.acquire_at(0, &now(LOCK)).await.expect("it is free");
+    let held = client
+        .acquire_at(0, &immediate_call(LOCK))
+        .await
+        .expect("it is free");
     let mut unknown = held.clone();
     unknown.lease.grants[0].fencing_token += 1;
     let not_found = (Code::NotFound, Some(ErrorReason::LeaseNotFound), None);
@@ -102,24 +108,25 @@ async fn the_queue_is_full_at_ten_thousand() {
     let endpoints = vec![broker.api; CONNECTIONS + 1];
     let client = Client::new("worker-1", &endpoints, 0);
     let held = client
-        .acquire_at(CONNECTIONS, &now(LOCK))
+        .acquire_at(CONNECTIONS, &immediate_call(LOCK))
         .await
         .expect("it is free");
     let mut line = Vec::new();
     for connection in 0..CONNECTIONS {
         let more = ON_ONE_CONNECTION.min(FULL - line.len());
-        line.extend((0..more).map(|_| client.start_acquire_at(connection, &in_line())));
+        line.extend((0..more).map(|_| client.start_acquire_at(connection, &waiting_call())));
         // If all calls were opened at once, the last connections would not open in time and their
         // calls would fail.
         client
             .wait_for_queue_length_at(CONNECTIONS, LOCK, line.len())
             .await;
     }
-    let surplus = in_line();
+    let surplus = waiting_call();
     let surplus = client.acquire_at(CONNECTIONS, &surplus).await;
     let full = (Code::ResourceExhausted, Some(ErrorReason::QueueFull), None);
     assert_eq!(refused(surplus), full);
-    let (code, reason, retry) = refused(client.acquire_at(CONNECTIONS, &now(LOCK)).await);
+    let (code, reason, retry) =
+        refused(client.acquire_at(CONNECTIONS, &immediate_call(LOCK)).await);
     assert_eq!((code, reason), (Code::Aborted, Some(ErrorReason::LockHeld)));
     assert!(retry.is_some_and(|after| after <= 2 * TTL), "{retry:?}");
     drop(line);
@@ -135,11 +142,14 @@ async fn the_queue_is_full_at_ten_thousand() {
 async fn a_drained_call_keeps_its_queue_position_at_another_broker() {
     let mut deployment = Deployment::start(2).await;
     let client = Client::new("worker-1", &deployment.addrs(), 0);
-    let held = client.acquire_at(1, &now(LOCK)).await.expect("it is free");
-    let call = in_line();
+    let held = client
+        .acquire_at(1, &immediate_call(LOCK))
+        .await
+        .expect("it is free");
+    let call = waiting_call();
     let drained = client.start_acquire_at(0, &call);
     client.wait_for_queue_length_at(1, LOCK, 1).await;
-    let later = client.start_acquire_at(1, &in_line());
+    let later = client.start_acquire_at(1, &waiting_call());
     client.wait_for_queue_length_at(1, LOCK, 2).await;
     deployment.brokers[0].terminate();
     let draining = (
@@ -165,8 +175,8 @@ async fn a_recovering_store_returns_a_retry_delay() {
     let broker = BrokerProcess::start(&BrokerOptions::for_store(redis.url())).await;
     let client = Client::new("worker-1", &[broker.addr()], 0);
     let refusals = [
-        client.acquire(&now(LOCK)).await,
-        client.acquire_at(0, &in_line()).await,
+        client.acquire(&immediate_call(LOCK)).await,
+        client.acquire_at(0, &waiting_call()).await,
     ];
     for refusal in refusals {
         let (code, reason, retry) = refused(refusal);
@@ -228,8 +238,8 @@ async fn the_longest_refusals_are_read_by_every_client() {
     for refused in refusals {
         let refused = refused.expect("many fields are wrong");
         assert_eq!(refused.code(), Code::InvalidArgument, "{refused:?}");
-        let told = refused.get_details_bad_request().expect("a BadRequest");
-        assert_eq!(told.field_violations.len(), 8);
+        let bad_request = refused.get_details_bad_request().expect("a BadRequest");
+        assert_eq!(bad_request.field_violations.len(), 8);
         let details = refused.details().len();
         assert!(details < 4_096, "{details} bytes");
     }

@@ -21,7 +21,7 @@ const STREAM: u32 = 1;
 /// TTL that exceeds the duration of the test, so that the lock becomes free only by a release.
 const TTL: Duration = Duration::from_secs(60);
 /// Upper bound of the time until the rollback, which starts 1 s after a call that is not repeated.
-const UNDONE_WITHIN: Duration = Duration::from_secs(5);
+const ROLLED_BACK_WITHIN: Duration = Duration::from_secs(5);
 const ANSWERED: Duration = Duration::from_secs(20);
 
 /// The connection stays open, so the broker detects the cancellation only by the end of the stream.
@@ -69,7 +69,7 @@ async fn a_call_cancelled_between_grant_and_answer_releases_the_lock() {
         "undelivered: a lease whose caller was gone was released after {} ms",
         took.as_millis()
     ));
-    assert!(took < UNDONE_WITHIN, "{took:?}");
+    assert!(took < ROLLED_BACK_WITHIN, "{took:?}");
     assert!(raw.is_responding(ANSWERED).await, "{:?}", raw.received());
     let now = AcquireCall::new(LOCK, TTL, Duration::ZERO);
     other.acquire_at(0, &now).await.expect("it is free");

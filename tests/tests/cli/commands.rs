@@ -12,7 +12,7 @@ use leasehold_tests::{
 };
 use serde_json::{Value, json};
 
-async fn started() -> (InProcessBroker, Cli) {
+async fn start_broker() -> (InProcessBroker, Cli) {
     let broker = InProcessBroker::start().await;
     let cli = Cli::for_broker(broker.api);
     (broker, cli)
@@ -25,7 +25,7 @@ async fn sdk(broker: &InProcessBroker, owner: &str) -> Sdk {
 
 #[tokio::test]
 async fn one_lock_is_shown_with_holders_and_line() {
-    let (broker, cli) = started().await;
+    let (broker, cli) = start_broker().await;
     let free = cli.run(&["get", "a"]).await;
     assert_eq!(
         (free.code, free.stdout.as_str()),
@@ -81,7 +81,7 @@ async fn one_lock_is_shown_with_holders_and_line() {
 
 #[tokio::test]
 async fn locks_are_listed_in_the_order_of_their_names() {
-    let (broker, cli) = started().await;
+    let (broker, cli) = start_broker().await;
     assert_eq!(parse_output(&cli.run(&["ls", "-o=json"]).await), json!([]));
     let one = sdk(&broker, "one").await;
     let other = sdk(&broker, "other").await;
@@ -141,7 +141,7 @@ async fn locks_are_listed_in_the_order_of_their_names() {
 
 #[tokio::test]
 async fn a_list_of_many_pages_is_printed_whole() {
-    let (broker, cli) = started().await;
+    let (broker, cli) = start_broker().await;
     let names: BTreeSet<_> = (0..1_050).map(|n| format!("n-{n}")).collect();
     let holder = Client::new("holder", &[broker.api], 0);
     for name in &names {
@@ -155,7 +155,7 @@ async fn a_list_of_many_pages_is_printed_whole() {
 
 #[tokio::test]
 async fn a_fencing_token_is_checked() {
-    let (broker, cli) = started().await;
+    let (broker, cli) = start_broker().await;
     let lease = parse_output(&cli.run(&["acquire", "a"]).await);
     let token = lease["locks"][0]["fencing_token"].to_string();
     let live = cli.run(&["check-token", "a", &token, "-o=json"]).await;
@@ -188,7 +188,7 @@ async fn a_fencing_token_is_checked() {
 
 #[tokio::test]
 async fn the_health_of_every_broker_is_queried() {
-    let (broker, mut cli) = started().await;
+    let (broker, mut cli) = start_broker().await;
     let ping = cli.run(&["ping"]).await;
     let start = format!("{}: serving, responded in ", cli.endpoint);
     assert!(ping.stdout.starts_with(&start), "{ping:?}");

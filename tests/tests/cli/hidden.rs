@@ -16,12 +16,12 @@ const NAME: &str = "a\u{202E}\u{2066}\u{200B}\u{2028}\u{FEFF}b";
 /// Text with control characters, which are valid in all other fields.
 const TEXT: &str = "x\u{1B}]0;title\u{7}\u{9B}2J\u{7F}\u{202E}\u{200B}\u{2029}\r\n{\"forged\":1}";
 
-struct Scene {
+struct Fixture {
     broker: InProcessBroker,
     cli: Cli,
 }
 
-impl Scene {
+impl Fixture {
     async fn start() -> Self {
         let broker = InProcessBroker::start().await;
         let cli = Cli::for_broker(broker.api);
@@ -29,7 +29,7 @@ impl Scene {
     }
 
     /// Acquires the lock as another process.
-    async fn held_by_another(&self) -> (Sdk, Guard) {
+    async fn acquire_elsewhere(&self) -> (Sdk, Guard) {
         let url = format!("http://{}", self.broker.api);
         let other = Sdk::builder(&url).owner(TEXT).connect().await;
         let other = other.expect("a broker that runs");
@@ -57,11 +57,11 @@ impl Scene {
         ];
         let revoked = self.cli.run(&args).await;
         assert_eq!(revoked.code, Some(0), "{revoked:?}");
-        is_clean("force-release", &revoked);
+        assert_clean("force-release", &revoked);
     }
 }
 
-fn is_clean(what: &str, ran: &CommandOutput) {
+fn assert_clean(what: &str, ran: &CommandOutput) {
     for text in [&ran.stdout, &ran.stderr] {
         let hidden = text.chars().find(|c| is_hidden(*c) && !"\n\t".contains(*c));
         assert_eq!(hidden, None, "{what}: {text:?}");
@@ -72,8 +72,8 @@ fn is_clean(what: &str, ran: &CommandOutput) {
 
 #[tokio::test]
 async fn locks_of_others_are_shown_without_hidden_characters() {
-    let fixture = Scene::start().await;
-    let (other, guard) = fixture.held_by_another().await;
+    let fixture = Fixture::start().await;
+    let (other, guard) = fixture.acquire_elsewhere().await;
     for args in [
         &["ls"][..],
         &["ls", "-o=wide", "-A"],
@@ -84,7 +84,7 @@ async fn locks_of_others_are_shown_without_hidden_characters() {
         &["hold", "-n", NAME],
     ] {
         let ran = fixture.cli.run(args).await;
-        is_clean(args[0], &ran);
+        assert_clean(args[0], &ran);
         let shown = ran.stdout + &ran.stderr;
         // Quoted names are escaped as in Rust.
         let is_shown = shown.contains("‹U+202E›") || shown.contains("\\u{202e}");
@@ -92,7 +92,7 @@ async fn locks_of_others_are_shown_without_hidden_characters() {
     }
     for args in [&["ls", "-o=json"][..], &["get", NAME, "-o=json"]] {
         let ran = fixture.cli.run(args).await;
-        is_clean(args[0], &ran);
+        assert_clean(args[0], &ran);
         let shown = parse_output(&ran);
         let lock = if shown.is_array() { &shown[0] } else { &shown };
         let holder = &lock["holders"][0];
@@ -107,7 +107,7 @@ async fn locks_of_others_are_shown_without_hidden_characters() {
 
 #[tokio::test]
 async fn reasons_of_operators_are_shown_without_hidden_characters() {
-    let fixture = Scene::start().await;
+    let fixture = Fixture::start().await;
     for args in [
         &["run", NAME, "--", "sleep", "60"][..],
         &["hold", NAME],
@@ -117,7 +117,7 @@ async fn reasons_of_operators_are_shown_without_hidden_characters() {
         fixture.revoke().await;
         let ran = running.wait_for_exit().await;
         assert_eq!(ran.code, Some(123), "{ran:?}");
-        is_clean(args[0], &ran);
+        assert_clean(args[0], &ran);
         assert!(ran.stderr.contains("x‹U+001B›]0;title‹U+0007›"), "{ran:?}");
     }
     fixture.broker.stop().await;

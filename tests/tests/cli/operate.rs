@@ -10,20 +10,20 @@ use leasehold_tests::{
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-struct Scene {
+struct Fixture {
     broker: InProcessBroker,
     cli: Cli,
     admin: String,
 }
 
-async fn started() -> Scene {
+async fn start_fixture() -> Fixture {
     let broker = InProcessBroker::start().await;
     let cli = Cli::for_broker(broker.api);
     let admin = format!("--admin-endpoint=http://{}", broker.admin);
-    Scene { broker, cli, admin }
+    Fixture { broker, cli, admin }
 }
 
-impl Scene {
+impl Fixture {
     async fn acquire(&self, name: &str) -> Value {
         let args = ["acquire", name, "--owner=worker-9"];
         parse_output(&self.cli.run(&args).await)
@@ -52,13 +52,13 @@ impl Scene {
 
 #[tokio::test]
 async fn a_lease_is_inspected_revoked_and_gone() {
-    let fixture = started().await;
+    let fixture = start_fixture().await;
     let lease = fixture.acquire("a").await;
     let id = lease["lease_id"].as_str().expect("text");
-    let asked = fixture.force(id, &[]).await;
-    let why = "leasehold: force-release revokes a lease that may be in use; without a terminal, \
+    let forced = fixture.force(id, &[]).await;
+    let reason = "leasehold: force-release revokes a lease that may be in use; without a terminal, \
         confirm it with --yes\n";
-    assert_eq!((asked.code, asked.stderr.as_str()), (Some(125), why));
+    assert_eq!((forced.code, forced.stderr.as_str()), (Some(125), reason));
     let would = fixture.force(id, &["--dry-run"]).await;
     let expected = format!("the lease {id} of worker-9 since ");
     assert!(would.stdout.starts_with(&expected), "{would:?}");
@@ -103,7 +103,7 @@ async fn a_lease_is_inspected_revoked_and_gone() {
 
 #[tokio::test]
 async fn a_rejected_force_release_names_its_reason() {
-    let fixture = started().await;
+    let fixture = start_fixture().await;
     let lease = fixture.acquire("a").await;
     let id = lease["lease_id"].as_str().expect("text");
     fixture.release(&lease).await;
@@ -131,7 +131,7 @@ async fn a_rejected_force_release_names_its_reason() {
 
 #[tokio::test]
 async fn a_command_ends_when_its_lock_is_revoked() {
-    let fixture = started().await;
+    let fixture = start_fixture().await;
     let running = fixture
         .cli
         .start(&["run", "a", "--owner=worker-9", "--", "sleep", "60"]);
@@ -150,21 +150,21 @@ async fn a_command_ends_when_its_lock_is_revoked() {
 
 /// Starts `leasehold watch` and waits until it has printed a change, so that it receives all later
 /// changes.
-async fn watching(fixture: &Scene, args: &[&str]) -> RunningCommand {
+async fn watching(fixture: &Fixture, args: &[&str]) -> RunningCommand {
     let mut watch = fixture.cli.start(&[&["watch"], args].concat());
     loop {
         // A watch does not receive changes from before the broker has accepted it.
         let lease = fixture.acquire("x-first").await;
         fixture.release(&lease).await;
-        let heard = timeout(Duration::from_millis(300), watch.next_stdout_line()).await;
-        if heard.is_ok() {
+        let line = timeout(Duration::from_millis(300), watch.next_stdout_line()).await;
+        if line.is_ok() {
             return watch;
         }
     }
 }
 
 /// Waits for the next line that contains `name`.
-async fn about(watch: &mut RunningCommand, name: &str) -> String {
+async fn line_about(watch: &mut RunningCommand, name: &str) -> String {
     loop {
         let line = watch.next_stdout_line().await;
         if line.contains(name) {
@@ -175,7 +175,7 @@ async fn about(watch: &mut RunningCommand, name: &str) -> String {
 
 #[tokio::test]
 async fn changes_are_printed_as_they_happen() {
-    let fixture = started().await;
+    let fixture = start_fixture().await;
     let mut text = watching(&fixture, &[]).await;
     let mut lines = watching(&fixture, &["-o=json"]).await;
     let mut other = watching(&fixture, &["x"]).await;
@@ -185,10 +185,10 @@ async fn changes_are_printed_as_they_happen() {
     assert_eq!(fixture.cli.run(&named).await.code, Some(0));
 
     for change in ["acquired", "released"] {
-        let heard = about(&mut text, "default/a ").await;
+        let line = line_about(&mut text, "default/a ").await;
         let expected_event = format!(" {change} default/a worker-9 ");
-        assert!(heard.contains(&expected_event), "{heard}");
-        let line = about(&mut lines, "\"a\"").await;
+        assert!(line.contains(&expected_event), "{line}");
+        let line = line_about(&mut lines, "\"a\"").await;
         let line: Value = serde_json::from_str(&line).expect("JSON");
         assert_eq!(line["type"], json!(change));
         assert_eq!(line["name"], json!("a"));
@@ -196,9 +196,9 @@ async fn changes_are_printed_as_they_happen() {
         assert_eq!(line["subject"]["lease_id"], lease["lease_id"]);
     }
     loop {
-        let heard = other.next_stdout_line().await;
-        assert!(!heard.contains("default/a "), "{heard}");
-        if heard.contains(" acquired default/xy worker-9 ") {
+        let line = other.next_stdout_line().await;
+        assert!(!line.contains("default/a "), "{line}");
+        if line.contains(" acquired default/xy worker-9 ") {
             break;
         }
     }

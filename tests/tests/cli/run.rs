@@ -15,7 +15,7 @@ use leasehold_tests::{
 use rustix::process::{Pid, Signal};
 
 /// Starts a broker, and prepares to call it from a temporary home directory.
-async fn started() -> (InProcessBroker, Cli) {
+async fn start_broker() -> (InProcessBroker, Cli) {
     let broker = InProcessBroker::start().await;
     let cli = Cli::for_broker(broker.api);
     (broker, cli)
@@ -37,7 +37,7 @@ fn pid(text: &str) -> i32 {
 
 #[tokio::test]
 async fn others_see_the_name_of_the_program_and_no_arguments() {
-    let (broker, cli) = started().await;
+    let (broker, cli) = start_broker().await;
     let script = "sleep 60 # --password=s3cret";
     let command = ["--", "/bin/sh", "-c", script];
     for (flags, reason) in [(&[][..], "sh"), (&["--reason=backup"], "backup")] {
@@ -56,7 +56,7 @@ async fn others_see_the_name_of_the_program_and_no_arguments() {
 
 #[tokio::test]
 async fn the_command_knows_its_lock_but_not_the_secret() {
-    let (broker, cli) = started().await;
+    let (broker, cli) = start_broker().await;
     let ran = cli
         .run(&[
             "run",
@@ -106,7 +106,7 @@ async fn the_command_knows_its_lock_but_not_the_secret() {
 
 #[tokio::test]
 async fn its_streams_are_the_commands_and_only_they() {
-    let (broker, cli) = started().await;
+    let (broker, cli) = start_broker().await;
     let script = "cat; echo beside >&2; ls /proc/self/fd | wc -l";
     let ran = cli
         .run_with(&["run", "-q", "a", "--", "sh", "-c", script], "one\ntwo\n")
@@ -122,7 +122,7 @@ async fn its_streams_are_the_commands_and_only_they() {
 
 #[tokio::test]
 async fn the_code_is_that_of_the_command() {
-    let (broker, cli) = started().await;
+    let (broker, cli) = start_broker().await;
     for code in [0, 1, 2, 64, 123, 124, 255] {
         let ran = cli
             .run(&["run", "-q", "a", "--", "sh", "-c", &format!("exit {code}")])
@@ -137,17 +137,17 @@ async fn the_code_is_that_of_the_command() {
         assert_eq!(ran.code, Some(128 + signal.as_raw()), "{}", ran.stderr);
     }
     let ran = cli.run(&["run", "-q", "a", "--", "/no/such/command"]).await;
-    let why = "leasehold: cannot run /no/such/command: No such file or directory (os error 2)\n";
-    assert_eq!((ran.code, ran.stderr.as_str()), (Some(127), why));
+    let reason = "leasehold: cannot run /no/such/command: No such file or directory (os error 2)\n";
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(127), reason));
     let ran = cli.run(&["run", "-q", "a", "--", "/etc/passwd"]).await;
-    let why = "leasehold: cannot run /etc/passwd: Permission denied (os error 13)\n";
-    assert_eq!((ran.code, ran.stderr.as_str()), (Some(126), why));
+    let reason = "leasehold: cannot run /etc/passwd: Permission denied (os error 13)\n";
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(126), reason));
     broker.stop().await;
 }
 
 #[tokio::test]
 async fn no_shell_reads_the_arguments() {
-    let (broker, cli) = started().await;
+    let (broker, cli) = start_broker().await;
     let ran = cli
         .run(&[
             "run",
@@ -170,7 +170,7 @@ async fn no_shell_reads_the_arguments() {
 
 #[tokio::test]
 async fn the_lock_is_held_as_long_as_the_command_runs() {
-    let (broker, cli) = started().await;
+    let (broker, cli) = start_broker().await;
     let other = sdk(&broker).await;
     let mut first = shell(&cli, "echo runs; read end");
     first.next_stdout_line().await;
@@ -213,7 +213,7 @@ async fn the_lock_is_held_as_long_as_the_command_runs() {
 
 #[tokio::test]
 async fn shared_locks_permits_and_several_locks() {
-    let (broker, cli) = started().await;
+    let (broker, cli) = start_broker().await;
     let nested = |first: &[&str], second: &[&str]| {
         let program = leasehold_tests::process::binaries::leasehold();
         let program = program.to_str().expect("plain text").to_owned();
@@ -246,7 +246,7 @@ async fn shared_locks_permits_and_several_locks() {
 
 #[tokio::test]
 async fn signals_reach_the_group_of_the_command() {
-    let (broker, cli) = started().await;
+    let (broker, cli) = start_broker().await;
     for (signal, name) in [
         (Signal::INT, "INT"),
         (Signal::TERM, "TERM"),
@@ -263,11 +263,11 @@ async fn signals_reach_the_group_of_the_command() {
         let mut running = shell(&cli, &script);
         assert_eq!(running.next_stdout_line().await, "ready");
         running.signal(signal);
-        let heard = [
+        let output_lines = [
             running.next_stdout_line().await,
             running.next_stdout_line().await,
         ];
-        assert_eq!(heard, ["inner", "outer"], "{name}");
+        assert_eq!(output_lines, ["inner", "outer"], "{name}");
         assert_eq!(running.wait_for_exit().await.code, Some(40), "{name}");
     }
     broker.stop().await;
@@ -275,7 +275,7 @@ async fn signals_reach_the_group_of_the_command() {
 
 #[tokio::test]
 async fn the_group_is_the_commands_own() {
-    let (broker, cli) = started().await;
+    let (broker, cli) = start_broker().await;
     let mut running = shell(&cli, "cut -d' ' -f5 /proc/$$/stat; read end");
     let group = pid(&running.next_stdout_line().await);
     let own = rustix::process::getpgid(Some(running.pid())).expect("it runs");
@@ -287,7 +287,7 @@ async fn the_group_is_the_commands_own() {
 
 #[tokio::test]
 async fn a_second_interrupt_kills() {
-    let (broker, cli) = started().await;
+    let (broker, cli) = start_broker().await;
     let mut running = shell(
         &cli,
         "trap 'echo first' INT; echo $$; while :; do sleep 0.01; done",
@@ -306,7 +306,7 @@ async fn a_second_interrupt_kills() {
 
 #[tokio::test]
 async fn what_is_ignored_at_first_stays_ignored() {
-    let (broker, cli) = started().await;
+    let (broker, cli) = start_broker().await;
     let mut nohup = tokio::process::Command::new("nohup");
     nohup.arg(leasehold_tests::process::binaries::leasehold());
     let script = "echo ready; read end; exit 7";

@@ -22,14 +22,14 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::Instant;
 
 /// Duration of the simulated sleep of the machine.
-const SLEPT: Duration = Duration::from_secs(300);
+const SUSPENDED_FOR: Duration = Duration::from_secs(300);
 /// Upper bound of the time until a command ends, well before it would be killed.
 const AT_ONCE: Duration = Duration::from_secs(1);
 const WAIT: Duration = Duration::from_secs(30);
 /// Upper bound of the time from the end of a command until its revoked lock is free.
 const FREED_WITHIN: Duration = Duration::from_millis(500);
 
-async fn started() -> (InProcessBroker, Cli) {
+async fn start_broker() -> (InProcessBroker, Cli) {
     let broker = InProcessBroker::start().await;
     let cli = Cli::for_broker(broker.api);
     (broker, cli)
@@ -57,7 +57,7 @@ const FAMILY: &str = "sleep 1000 & a=$!; setsid sleep 1001 & b=$!; \
 
 #[tokio::test]
 async fn a_killed_leasehold_leaves_no_process_behind() {
-    let (broker, cli) = started().await;
+    let (broker, cli) = start_broker().await;
     let mut running = cli.start(&[
         "run",
         "-q",
@@ -100,7 +100,7 @@ async fn a_killed_leasehold_leaves_no_process_behind() {
 
 #[tokio::test]
 async fn with_leasehold_stopped_and_its_guard_killed_the_command_is_killed() {
-    let (broker, cli) = started().await;
+    let (broker, cli) = start_broker().await;
     let mut running = shell(&cli, FAMILY);
     let pids: Vec<i32> = running
         .next_stdout_line()
@@ -157,7 +157,7 @@ async fn a_stopped_guard_process_has_no_effect() {
 
 #[tokio::test]
 async fn after_a_suspend_the_command_has_been_ended() {
-    let (broker, cli) = started().await;
+    let (broker, cli) = start_broker().await;
     let shim = BoottimeShim::build().await;
     let mut command = cli.command(&["run", "-q", "a", "--", "sh", "-c", FAMILY]);
     shim.apply(&mut command);
@@ -169,7 +169,7 @@ async fn after_a_suspend_the_command_has_been_ended() {
         .map(pid)
         .collect();
     let woken = Instant::now();
-    shim.set_offset(SLEPT);
+    shim.set_offset(SUSPENDED_FOR);
     until("all are gone", async || {
         (!pids.iter().any(|pid| is_alive(*pid))).then_some(())
     })
@@ -177,7 +177,7 @@ async fn after_a_suspend_the_command_has_been_ended() {
     let gone = woken.elapsed();
     print_figures(&format!(
         "cli_run: CLOCK_BOOTTIME set {}s ahead: a stubborn family of {} gone after {}ms",
-        SLEPT.as_secs(),
+        SUSPENDED_FOR.as_secs(),
         pids.len(),
         gone.as_millis()
     ));
@@ -189,7 +189,7 @@ async fn after_a_suspend_the_command_has_been_ended() {
 
 #[tokio::test]
 async fn without_its_guard_process_the_command_ends() {
-    let (broker, cli) = started().await;
+    let (broker, cli) = start_broker().await;
     let mut running = shell(&cli, FAMILY);
     let pids: Vec<i32> = running
         .next_stdout_line()
@@ -199,8 +199,8 @@ async fn without_its_guard_process_the_command_ends() {
         .collect();
     kill_process(supervisor_of(pids[0]), Signal::KILL).expect("a process of this test");
     let ran = running.wait_for_exit().await;
-    let why = "leasehold: the guard of the command was killed, and the command with it\n";
-    assert_eq!((ran.code, ran.stderr.as_str()), (Some(125), why));
+    let reason = "leasehold: the guard of the command was killed, and the command with it\n";
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(125), reason));
     assert!(!pids.iter().any(|pid| is_alive(*pid)), "left behind");
     let free = sdk(&broker)
         .await
@@ -214,7 +214,7 @@ async fn without_its_guard_process_the_command_ends() {
 
 #[tokio::test]
 async fn processes_that_the_command_detached_survive() {
-    let (broker, cli) = started().await;
+    let (broker, cli) = start_broker().await;
     let script = "setsid sleep 30 >/dev/null 2>&1 & echo $!";
     let ran = cli.run(&["run", "-q", "a", "--", "sh", "-c", script]).await;
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
@@ -227,7 +227,7 @@ async fn processes_that_the_command_detached_survive() {
 
 #[tokio::test]
 async fn a_lease_that_ends_by_its_own_terms_ends_the_command() {
-    let (broker, cli) = started().await;
+    let (broker, cli) = start_broker().await;
     let args = [
         "run",
         "-q",
@@ -240,10 +240,10 @@ async fn a_lease_that_ends_by_its_own_terms_ends_the_command() {
     let started_at = Instant::now();
     let polite = cli.run(&[&args[..], &["sleep", "100"]].concat()).await;
     assert_eq!(polite.code, Some(123), "{}", polite.stderr);
-    let why = "leasehold: the lock \"a\" is lost: no renewal was confirmed in time. \
+    let reason = "leasehold: the lock \"a\" is lost: no renewal was confirmed in time. \
                The command gets SIGTERM, and SIGKILL 500ms later\n"
         .replace("500ms", "0.5s");
-    assert_eq!(polite.stderr, why);
+    assert_eq!(polite.stderr, reason);
     let lived = started_at.elapsed();
     assert!(
         lived > Duration::from_millis(2_500) && lived < Duration::from_secs(4),
@@ -256,7 +256,7 @@ async fn a_lease_that_ends_by_its_own_terms_ends_the_command() {
 /// gets it immediately afterwards.
 #[tokio::test]
 async fn a_revoked_lock_is_released_when_the_command_has_ended() {
-    let (broker, cli) = started().await;
+    let (broker, cli) = start_broker().await;
     let script = "trap 'sleep 0.5; exit 0' TERM; echo $$; while :; do sleep 0.01; done";
     let mut running = shell(&cli, script);
     let command = pid(&running.next_stdout_line().await);
@@ -298,16 +298,16 @@ async fn a_revoked_lock_is_released_when_the_command_has_ended() {
 
 #[tokio::test]
 async fn a_ttl_too_short_to_end_in_time_is_refused() {
-    let (broker, cli) = started().await;
+    let (broker, cli) = start_broker().await;
     let ran = cli
         .run(&["run", "-q", "a", "--ttl=4s", "--", "echo", "no"])
         .await;
-    let why = "leasehold: --ttl 4s is too short for --kill-after 2s: the command could not be ended \
+    let reason = "leasehold: --ttl 4s is too short for --kill-after 2s: the command could not be ended \
                before another caller gets the lock. Use --ttl 6s or more, or --kill-after 1.333s \
                or less\n";
     assert_eq!(
         (ran.code, ran.stdout.as_str(), ran.stderr.as_str()),
-        (Some(125), "", why)
+        (Some(125), "", reason)
     );
     let ran = cli
         .run(&[
@@ -321,12 +321,12 @@ async fn a_ttl_too_short_to_end_in_time_is_refused() {
             "no",
         ])
         .await;
-    let why = "leasehold: the broker granted a shorter ttl: 60s is too short for --kill-after 30s: \
+    let reason = "leasehold: the broker granted a shorter ttl: 60s is too short for --kill-after 30s: \
                the command could not be ended before another caller gets the lock. \
                Use --ttl 90s or more, or --kill-after 20s or less\n";
     assert_eq!(
         (ran.code, ran.stdout.as_str(), ran.stderr.as_str()),
-        (Some(125), "", why)
+        (Some(125), "", reason)
     );
     let free = sdk(&broker)
         .await

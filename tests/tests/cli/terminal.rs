@@ -18,7 +18,7 @@ use leasehold_tests::{
 };
 use tokio::time::timeout;
 
-const SOON: Duration = Duration::from_secs(10);
+const TIME_LIMIT: Duration = Duration::from_secs(10);
 const PROMPT: &str = "PROMPT> ";
 const COLUMNS: u16 = 200;
 
@@ -138,7 +138,7 @@ async fn a_job_that_is_stopped_for_too_long_ends() {
     let other = sdk(&broker, "other").await;
     let guard = other
         .lock("a")
-        .wait(SOON)
+        .wait(TIME_LIMIT)
         .acquire()
         .await
         .expect("it runs out");
@@ -289,14 +289,14 @@ async fn taking_a_lease_away_has_its_id_typed() {
         ];
         let args: Vec<_> = args.into_iter().filter(|arg| !arg.is_empty()).collect();
         let mut terminal = direct(&cli, &args, COLUMNS);
-        let asked = terminal
+        let prompted = terminal
             .wait_for_text("Type the lease id to continue: ")
             .await;
         assert!(
-            asked.contains("\"a\" is held by worker-9 since "),
-            "{asked}"
+            prompted.contains("\"a\" is held by worker-9 since "),
+            "{prompted}"
         );
-        assert!(asked.contains(then), "{asked}");
+        assert!(prompted.contains(then), "{prompted}");
         terminal.type_text("yes\n");
         terminal
             .wait_for_text("leasehold: the lease id does not match; nothing was done")
@@ -312,8 +312,8 @@ async fn taking_a_lease_away_has_its_id_typed() {
     terminal.type_text(&format!("{id}\n"));
     terminal.wait_for_text("is revoked; 0 waiting").await;
     assert_eq!(terminal.wait_for_exit().await, Some(0));
-    let why = timeout(SOON, guard.lost()).await.expect("notified");
-    assert!(why.to_string().contains("it hangs"), "{why}");
+    let reason = timeout(TIME_LIMIT, guard.lost()).await.expect("notified");
+    assert!(reason.to_string().contains("it hangs"), "{reason}");
     holder.shutdown().await;
     broker.stop().await;
 }
@@ -329,7 +329,7 @@ async fn colours_are_for_terminals_that_want_them() {
     for command in [coloured, plain] {
         let mut terminal = Terminal::start(leader(), &command, COLUMNS);
         shown.push(terminal.wait_for_text("Exit codes:").await);
-        let ended = timeout(SOON, terminal.wait_for_exit()).await;
+        let ended = timeout(TIME_LIMIT, terminal.wait_for_exit()).await;
         assert_eq!(ended.expect("it ends"), Some(0));
     }
     assert!(shown[0].contains("\u{1b}["), "{:?}", shown[0]);

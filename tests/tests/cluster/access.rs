@@ -103,22 +103,22 @@ async fn use_sharded_channels(cluster: &ClusterDeployment, mut config: RedisConf
     let queued = listening.store.acquire(&waits).await;
     assert!(matches!(queued, Ok(Acquired::Queued { .. })), "{queued:?}");
     telling.expect_released(&lease).await;
-    let told = loop {
+    let log = loop {
         match listening.next_event().await {
             Event::Resync
             | Event::ServerReplaced
             | Event::AssumptionViolated(_)
             | Event::Changed(..)
             | Event::Ended(..) => {}
-            told @ (Event::HandOff(..)
+            log @ (Event::HandOff(..)
             | Event::Moved(..)
             | Event::Revoked(..)
-            | Event::Rejoin(_)) => break told,
+            | Event::Rejoin(_)) => break log,
         }
     };
     assert!(
-        matches!(&told, Event::HandOff(of, ..) if *of == lock),
-        "{told:?}"
+        matches!(&log, Event::HandOff(of, ..) if *of == lock),
+        "{log:?}"
     );
     sharded
 }

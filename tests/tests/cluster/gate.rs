@@ -29,20 +29,20 @@ const ANSWERED: Duration = Duration::from_secs(2);
 /// Upper bound of calls that need not wait, which would fail if they waited. Two cores run three
 /// clusters.
 const PROMPT: Duration = Duration::from_millis(1_500);
-const UNTOLD: Duration = Duration::from_secs(1);
+const SILENCE: Duration = Duration::from_secs(1);
 /// Upper bound of the time until an unconfirmed attempt is rolled back, which includes the time for
 /// a repeat.
-const UNDONE_WITHIN: Duration = Duration::from_secs(10);
+const ROLLED_BACK_WITHIN: Duration = Duration::from_secs(10);
 /// TTL of leases that outlast a failover even on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 const CALLERS: usize = 8;
 /// Time for which a master runs while its replica receives nothing.
-const UNHEARD: Duration = Duration::from_millis(500);
+const REPLICATION_LAG: Duration = Duration::from_millis(500);
 const SLOTS_MOVED: u16 = 3;
 const HALF_WAY: Duration = Duration::from_secs(1);
 
 /// Starts brokers that wait for one replica.
-async fn gated(options: ClusterOptions, ttl_max: Duration, brokers: usize) -> ClusterFixture {
+async fn start_gated(options: ClusterOptions, ttl_max: Duration, brokers: usize) -> ClusterFixture {
     let mut fixture = ClusterFixture::uninitialized(options).await;
     let settings = [
         ("STORE__WAIT_REPLICAS", "1".to_owned()),
@@ -55,17 +55,23 @@ async fn gated(options: ClusterOptions, ttl_max: Duration, brokers: usize) -> Cl
     fixture
 }
 
-fn now(name: &str) -> AcquireCall {
+fn immediate_call(name: &str) -> AcquireCall {
     AcquireCall::new(name, TTL, NOW)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_replica_delays_only_its_own_master() {
-    let fixture = gated(ClusterOptions::default(), TTL, 2).await;
+    let fixture = start_gated(ClusterOptions::default(), TTL, 2).await;
     let client = Client::new("caller", &fixture.addrs(), 0);
     let [held, handed, untold] = ["held", "handed", "untold"].map(|what| one_in(0, what));
-    let held = client.acquire_at(0, &now(&held)).await.expect("free");
-    let first = client.acquire_at(0, &now(&handed)).await.expect("free");
+    let held = client
+        .acquire_at(0, &immediate_call(&held))
+        .await
+        .expect("free");
+    let first = client
+        .acquire_at(0, &immediate_call(&handed))
+        .await
+        .expect("free");
     let mut waiting = client.start_acquire_at(1, &AcquireCall::new(&handed, TTL, 2 * TTL));
     client.wait_for_queue_length_at(0, &handed, 1).await;
 
@@ -77,12 +83,12 @@ async fn a_silent_replica_delays_only_its_own_master() {
     let (refused, slowest) = tokio::join!(
         async {
             let started_at = boottime();
-            let refused = client.acquire_at(0, &now(&untold)).await;
+            let refused = client.acquire_at(0, &immediate_call(&untold)).await;
             let took = boottime() - started_at;
             assert!(took < ANSWERED, "{took:?}");
             let not_renewed = client.renew_at(0, &held).await;
             client.release_at(0, &first).await.expect("it is ours");
-            let timed_out = timeout(UNTOLD, &mut waiting).await;
+            let timed_out = timeout(SILENCE, &mut waiting).await;
             assert!(timed_out.is_err(), "{timed_out:?}");
             [refused, not_renewed].map(|result| result.expect_err("no replica has it"))
         },
@@ -90,7 +96,7 @@ async fn a_silent_replica_delays_only_its_own_master() {
             let mut slowest = Duration::ZERO;
             for name in &others {
                 let started_at = boottime();
-                let held = client.acquire_at(1, &now(name)).await;
+                let held = client.acquire_at(1, &immediate_call(name)).await;
                 held.expect("its replica has it");
                 slowest = slowest.max(boottime() - started_at);
             }
@@ -116,12 +122,15 @@ async fn a_silent_replica_delays_only_its_own_master() {
             .is_err_and(|status| status.code() == Code::NotFound)
             .then_some(())
     });
-    let undone = timeout(UNDONE_WITHIN, undone).await;
+    let undone = timeout(ROLLED_BACK_WITHIN, undone).await;
     undone.expect("no caller knows of it");
 
     fixture.cluster.server(replica).process().resume();
-    client.acquire(&now(&untold)).await.expect("free again");
-    let granted = timeout(UNDONE_WITHIN, waiting).await;
+    client
+        .acquire(&immediate_call(&untold))
+        .await
+        .expect("free again");
+    let granted = timeout(ROLLED_BACK_WITHIN, waiting).await;
     let granted = granted.expect("notified in time").expect("no panic");
     assert!(granted.expect("granted").token() > first.token());
 }
@@ -132,7 +141,7 @@ async fn a_failover_with_the_replication_barrier_loses_no_reported_grant() {
         has_partition_proxies: true,
         ..fast_failover_options()
     };
-    let mut fixture = gated(options, LONG, 1).await;
+    let mut fixture = start_gated(options, LONG, 1).await;
     let client = Client::new("caller", &fixture.addrs(), 0);
     let replica = fixture.cluster.replicas_of(0).await[0];
     let leases = scaled_count(300, 30);
@@ -159,7 +168,7 @@ async fn a_failover_with_the_replication_barrier_loses_no_reported_grant() {
         let timed_out = enough.acquire_many(all).await;
         timed_out.expect("never closed").forget();
         fixture.cluster.block_replication(replica, 0);
-        sleep(UNHEARD).await;
+        sleep(REPLICATION_LAG).await;
         fixture.cluster.kill(0).await;
         dead.cancel();
     };
@@ -206,7 +215,7 @@ async fn a_failover_with_the_replication_barrier_loses_no_reported_grant() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn migrating_slots_do_not_delay_other_slots_of_their_master() {
-    let fixture = gated(ClusterOptions::default(), TTL, 1).await;
+    let fixture = start_gated(ClusterOptions::default(), TTL, 1).await;
     let staying_slots = SLOTS_MOVED..=*initial_slots_of(0).end();
     let names = lock_names_in(&staying_slots, "stays", 4).into_iter();
     let locks = names.map(|name| Lock { name, group: 0 }).collect();

@@ -29,7 +29,7 @@ const HOT: usize = 3;
 const SEEN_WITHIN: Duration = Duration::from_secs(3);
 const FAILED_ONE_IN: usize = 100;
 /// Endpoint types, which are set one after the other.
-const WAYS: [&str; 3] = ["hostname", "ip", "unknown-endpoint"];
+const ENDPOINT_TYPES: [&str; 3] = ["hostname", "ip", "unknown-endpoint"];
 
 /// Starts a cluster with these options for endpoint names.
 async fn called(options: &[&str]) -> ClusterFixture {
@@ -107,7 +107,7 @@ async fn servers_that_change_their_names_are_known_again() {
     let kept = each.iter().map(|locks| locks[HOT - 1]);
     let kept = kept.map(|lock| work.hold_unary(lock, lock, &work.stop));
     let renames = async {
-        for way in WAYS {
+        for way in ENDPOINT_TYPES {
             for index in 0..fixture.cluster.count() {
                 let mut raw = fixture.cluster.connect(index).await;
                 let option = ["CONFIG", "SET", "cluster-preferred-endpoint-type", way];
@@ -123,7 +123,7 @@ async fn servers_that_change_their_names_are_known_again() {
     let counts = work.count_attempts(|_| true);
     print_figures(&format!(
         "cluster_names renamed {} times: {counts}",
-        WAYS.len()
+        ENDPOINT_TYPES.len()
     ));
     for hold in &kept {
         assert!(hold.lost.is_none(), "{hold:?}");

@@ -19,7 +19,7 @@ const BROKERS: usize = 2;
 const CONNECTIONS: usize = 2;
 
 /// Starts a cluster of servers with these names in their certificates.
-async fn guarded(names: &[&str], options: &[&str]) -> (ClusterFixture, StoreTlsFiles) {
+async fn start_with_tls(names: &[&str], options: &[&str]) -> (ClusterFixture, StoreTlsFiles) {
     let files = StoreTlsFiles::create(names);
     let mut cluster = fast_failover_options();
     cluster.tls = files.server_options();
@@ -52,7 +52,7 @@ async fn refused(fixture: &ClusterFixture) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guarded_cluster_is_served_by_tls_alone_with_the_printed_rights() {
-    let (mut fixture, _files) = guarded(&[NAME], &[]).await;
+    let (mut fixture, _files) = start_with_tls(&[NAME], &[]).await;
     documented_acl_rules::create_acl_user(&fixture.cluster, "the password").await;
     let other_name = refused(&fixture).await;
     assert!(other_name.contains("do not agree on TLS"), "{other_name}");
@@ -122,7 +122,7 @@ async fn certificates_are_compared_with_the_names_that_servers_announce() {
         "--cluster-preferred-endpoint-type",
         "hostname",
     ];
-    let (mut fixture, _files) = guarded(&["localhost"], &by_name).await;
+    let (mut fixture, _files) = start_with_tls(&["localhost"], &by_name).await;
     let by_address = refused(&fixture).await;
     assert!(by_address.contains("do not agree on TLS"), "{by_address}");
     assert!(by_address.contains("names 127.0.0.1"), "{by_address}");

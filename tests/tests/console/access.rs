@@ -16,7 +16,7 @@ use tonic::{Response, Status};
 
 const LONG: Duration = Duration::from_secs(60);
 const FORCE: &str = "/lock/force-release";
-const WHY: &str = "the host is being replaced";
+const REVOKE_REASON: &str = "the host is being replaced";
 /// Rules in which alice acquires, lena lists locks, olga also observes holders, dora is an
 /// operator, and ines may operate on one lock only.
 const RULES: &str = r#"
@@ -39,13 +39,13 @@ const RULES: &str = r#"
 "#;
 const NAMES: [&str; 6] = ["alice", "lena", "olga", "dora", "dina", "ines"];
 
-struct Site {
+struct Fixture {
     guarded: AccessControlFixture,
     lease: Lease,
     _waiting: JoinSet<Result<Response<AcquireResponse>, Status>>,
 }
 
-impl Site {
+impl Fixture {
     /// Starts the fixture. alice holds `a`, with a confidential reason, and another call waits for
     /// `a`.
     async fn start() -> Self {
@@ -102,19 +102,19 @@ impl Site {
             ("name", "a"),
             ("lease_id", &self.lease.lease_id),
             ("mark", mark),
-            ("reason", WHY),
+            ("reason", REVOKE_REASON),
             ("grace", "0"),
         ]
     }
 }
 
-fn tells_who(page: &HttpResponse) -> bool {
+fn shows_user(page: &HttpResponse) -> bool {
     page.body.contains("secret business") || page.body.contains(">worker<")
 }
 
 #[tokio::test]
 async fn the_console_requires_a_credential() {
-    let fixture = Site::start().await;
+    let fixture = Fixture::start().await;
     let admin = fixture.guarded.broker.admin();
     for user in [
         ConsoleUser::new(admin),
@@ -129,7 +129,7 @@ async fn the_console_requires_a_credential() {
             assert!(is_refused, "{page}: {} {}", reply.status, reply.body);
             let asks = reply.header("www-authenticate").starts_with("Basic ");
             assert_eq!(asks, reply.status == 401, "{page}");
-            assert!(!tells_who(&reply) && !reply.body.contains("default/a"));
+            assert!(!shows_user(&reply) && !reply.body.contains("default/a"));
         }
     }
     let posted = ConsoleUser::new(admin)
@@ -141,7 +141,7 @@ async fn the_console_requires_a_credential() {
 
 #[tokio::test]
 async fn tokens_are_accepted_as_basic_and_bearer_credentials() {
-    let fixture = Site::start().await;
+    let fixture = Fixture::start().await;
     let admin = fixture.guarded.broker.admin();
     let signed = fixture
         .guarded
@@ -170,7 +170,7 @@ async fn tokens_are_accepted_as_basic_and_bearer_credentials() {
 
 #[tokio::test]
 async fn each_visitor_sees_what_the_rules_allow() {
-    let fixture = Site::start().await;
+    let fixture = Fixture::start().await;
     let [alice, lena, olga, dora, ines] =
         ["alice", "lena", "olga", "dora", "ines"].map(|name| fixture.user(name));
     // Status codes of the pages that need `list`, and of the page of one lock, which needs
@@ -197,7 +197,7 @@ async fn each_visitor_sees_what_the_rules_allow() {
         }
         let lock = user.get("/lock?name=a").await;
         assert_eq!(lock.status, observes, "{who}: {}", lock.body);
-        assert_eq!(tells_who(&lock), observes == 200, "{who}: {}", lock.body);
+        assert_eq!(shows_user(&lock), observes == 200, "{who}: {}", lock.body);
     }
     for (who, user, shows, tells) in [
         ("lena", &lena, true, false),
@@ -211,7 +211,7 @@ async fn each_visitor_sees_what_the_rules_allow() {
             "{who}: {}",
             list.body
         );
-        assert_eq!(tells_who(&list), tells, "{who}: {}", list.body);
+        assert_eq!(shows_user(&list), tells, "{who}: {}", list.body);
         let overview = until("it is counted", async || {
             let page = user.get("/").await;
             let counted = page
@@ -221,7 +221,7 @@ async fn each_visitor_sees_what_the_rules_allow() {
         })
         .await;
         assert_eq!(overview.body.contains("default/a"), shows, "{who}");
-        assert!(!tells_who(&overview), "{who}: {}", overview.body);
+        assert!(!shows_user(&overview), "{who}: {}", overview.body);
         // A user without `observe` cannot find a lock by its owner either.
         for by_owner in ["/owner?id=worker", "/locks?owner=worker"] {
             let page = user.get(by_owner).await;
@@ -239,7 +239,7 @@ async fn each_visitor_sees_what_the_rules_allow() {
 
 #[tokio::test]
 async fn only_operators_receive_the_form() {
-    let fixture = Site::start().await;
+    let fixture = Fixture::start().await;
     for (who, may) in [("dora", true), ("olga", false)] {
         let page = fixture.user(who).get(&fixture.form_path()).await;
         assert_eq!(page.status, 200);
@@ -261,7 +261,7 @@ async fn only_operators_receive_the_form() {
 
 #[tokio::test]
 async fn a_foreign_form_has_no_effect() {
-    let fixture = Site::start().await;
+    let fixture = Fixture::start().await;
     let (dora, dina, olga) = (
         fixture.user("dora"),
         fixture.user("dina"),
@@ -328,7 +328,7 @@ async fn a_foreign_form_has_no_effect() {
 
 #[tokio::test]
 async fn a_withdrawn_permission_takes_effect_at_once() {
-    let fixture = Site::start().await;
+    let fixture = Fixture::start().await;
     let dora = fixture.user("dora");
     let mark = fixture.mark(&dora).await;
     fixture
@@ -352,7 +352,7 @@ async fn a_withdrawn_permission_takes_effect_at_once() {
 
 #[tokio::test]
 async fn the_form_takes_the_lease_away_and_the_log_says_who_did() {
-    let fixture = Site::start().await;
+    let fixture = Fixture::start().await;
     let dora = fixture.user("dora");
     let page = dora.get(&fixture.form_path()).await;
     assert_eq!(page.header("referrer-policy"), "same-origin");
@@ -369,7 +369,11 @@ async fn the_form_takes_the_lease_away_and_the_log_says_who_did() {
         .await
         .expect_err("revoked");
     assert_eq!(error_reason(&refused), Some(ErrorReason::LeaseRevoked));
-    assert!(refused.message().contains(WHY), "{}", refused.message());
+    assert!(
+        refused.message().contains(REVOKE_REASON),
+        "{}",
+        refused.message()
+    );
     let line = until("the line of the log", async || {
         let log = fixture.guarded.broker.log();
         let mut lines = log.lines();
@@ -382,7 +386,7 @@ async fn the_form_takes_the_lease_away_and_the_log_says_who_did() {
         "default/a",
         &fixture.lease.lease_id,
         "worker",
-        WHY,
+        REVOKE_REASON,
         "token:dora",
         "127.",
     ] {
@@ -392,7 +396,7 @@ async fn the_form_takes_the_lease_away_and_the_log_says_who_did() {
 
 #[tokio::test]
 async fn with_a_grace_the_holder_is_asked_first() {
-    let fixture = Site::start().await;
+    let fixture = Fixture::start().await;
     let dora = fixture.user("dora");
     let mark = fixture.mark(&dora).await;
     let mut fields = fixture.fields(&mark);
@@ -410,7 +414,7 @@ const LIVE_PAGES_PER_CALLER: usize = 8;
 
 #[tokio::test]
 async fn a_caller_has_eight_live_pages() {
-    let fixture = Site::start().await;
+    let fixture = Fixture::start().await;
     let (lena, olga) = (fixture.user("lena"), fixture.user("olga"));
     let mut pages = Vec::new();
     for _ in 0..LIVE_PAGES_PER_CALLER {
@@ -434,7 +438,7 @@ async fn a_caller_has_eight_live_pages() {
 
 #[tokio::test]
 async fn the_audit_page_is_for_callers_who_may_more_than_acquire() {
-    let fixture = Site::start().await;
+    let fixture = Fixture::start().await;
     for path in ["/audit", "/live?view=audit"] {
         for (name, status) in [("alice", 403), ("lena", 200), ("olga", 200), ("dora", 200)] {
             let reply = fixture.user(name).subscribe(path).await;

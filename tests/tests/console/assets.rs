@@ -4,8 +4,8 @@ use std::fs;
 
 use leasehold_tests::{repository::paths::repository_root, scale::print_figures};
 
-const ASSETS_MOST: usize = 150 * 1_024;
-const IMAGE_MOST: u64 = 150_000;
+const ASSETS_MAX: usize = 150 * 1_024;
+const IMAGE_MAX: u64 = 150_000;
 
 #[test]
 fn assets_are_small_and_load_nothing_external() {
@@ -22,7 +22,7 @@ fn assets_are_small_and_load_nothing_external() {
     }
     print_figures(&format!("page: embedded: files={files} bytes={size}"));
     assert!(
-        files >= 10 && size < ASSETS_MOST,
+        files >= 10 && size < ASSETS_MAX,
         "{files} files of {size} bytes"
     );
 }
@@ -48,5 +48,5 @@ fn addresses_are_found() {
 fn the_image_of_the_page_is_small() {
     let image = repository_root().join("docs/images/operators-page.png");
     let size = fs::metadata(&image).expect("it is there").len();
-    assert!(size <= IMAGE_MOST, "{size}");
+    assert!(size <= IMAGE_MAX, "{size}");
 }

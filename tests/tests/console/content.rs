@@ -16,16 +16,16 @@ use leasehold_tests::{
 const TTL: Duration = Duration::from_secs(60);
 const WAIT: Duration = Duration::from_secs(60);
 /// A name with characters that are special in HTML, in URLs and in right-to-left text.
-const ODD: &str = "<script>alert(1)</script>\"'&amp;/a b?c=d&e#\u{202E}fdp.שלום";
+const SPECIAL_NAME: &str = "<script>alert(1)</script>\"'&amp;/a b?c=d&e#\u{202E}fdp.שלום";
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; \
     img-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 
-fn now(lock: &str) -> AcquireCall {
+fn immediate_call(lock: &str) -> AcquireCall {
     AcquireCall::new(lock, TTL, Duration::ZERO)
 }
 
 /// Returns a call that waits.
-fn later(lock: &str) -> AcquireCall {
+fn waiting_call(lock: &str) -> AcquireCall {
     AcquireCall::new(lock, TTL, WAIT)
 }
 
@@ -97,19 +97,28 @@ async fn every_answer_tells_browsers_what_they_may_do() {
 #[tokio::test]
 async fn names_are_escaped_everywhere() {
     let (fixture, user, client) = fixture().await;
-    let hostile = client.with_name(ODD, 0);
-    let held = hostile.acquire_at(0, &now(ODD)).await.expect("it is free");
-    let _waits = hostile.start_acquire_at(0, &later(ODD));
-    client.wait_for_queue_length_at(0, ODD, 1).await;
+    let hostile = client.with_name(SPECIAL_NAME, 0);
+    let held = hostile
+        .acquire_at(0, &immediate_call(SPECIAL_NAME))
+        .await
+        .expect("it is free");
+    let _waits = hostile.start_acquire_at(0, &waiting_call(SPECIAL_NAME));
+    client.wait_for_queue_length_at(0, SPECIAL_NAME, 1).await;
     let pages = [
         "/".to_owned(),
         "/locks".to_owned(),
-        lock_path(ODD),
-        path_with_query("/lock", &[("name", ODD), ("lease", &held.lease.lease_id)]),
-        path_with_query("/locks", &[("prefix", ODD), ("owner", ODD)]),
-        path_with_query("/owner", &[("id", ODD)]),
-        path_with_query("/lock", &[("name", "a"), ("done", ODD)]),
-        path_with_query("/lock", &[("name", "a"), ("lease", ODD)]),
+        lock_path(SPECIAL_NAME),
+        path_with_query(
+            "/lock",
+            &[("name", SPECIAL_NAME), ("lease", &held.lease.lease_id)],
+        ),
+        path_with_query(
+            "/locks",
+            &[("prefix", SPECIAL_NAME), ("owner", SPECIAL_NAME)],
+        ),
+        path_with_query("/owner", &[("id", SPECIAL_NAME)]),
+        path_with_query("/lock", &[("name", "a"), ("done", SPECIAL_NAME)]),
+        path_with_query("/lock", &[("name", "a"), ("lease", SPECIAL_NAME)]),
     ];
     for page in &pages {
         let reply = until("all of it is counted", async || {
@@ -140,13 +149,16 @@ async fn names_are_escaped_everywhere() {
 #[tokio::test]
 async fn a_lock_shows_who_holds_it_and_who_waits_in_order() {
     let (_site, user, client) = fixture().await;
-    let held = client.acquire_at(0, &now("a")).await.expect("it is free");
+    let held = client
+        .acquire_at(0, &immediate_call("a"))
+        .await
+        .expect("it is free");
     let mut waits = Vec::new();
     for n in 1..=3 {
         waits.push(
             client
                 .with_name(&format!("waiter-{n}"), 0)
-                .start_acquire_at(0, &later("a")),
+                .start_acquire_at(0, &waiting_call("a")),
         );
         client.wait_for_queue_length_at(0, "a", n).await;
     }
@@ -184,19 +196,22 @@ async fn an_owner_is_all_that_it_holds_and_waits_for() {
     let (_site, user, client) = fixture().await;
     let other = client.with_name("other", 0);
     for lock in ["held/1", "held/2"] {
-        client.acquire_at(0, &now(lock)).await.expect("it is free");
+        client
+            .acquire_at(0, &immediate_call(lock))
+            .await
+            .expect("it is free");
     }
     other
-        .acquire_at(0, &now("waited"))
+        .acquire_at(0, &immediate_call("waited"))
         .await
         .expect("it is free");
     let _before = other
         .with_name("first", 0)
-        .start_acquire_at(0, &later("waited"));
+        .start_acquire_at(0, &waiting_call("waited"));
     client.wait_for_queue_length_at(0, "waited", 1).await;
     let _waits = [
-        client.start_acquire_at(0, &later("waited")),
-        other.start_acquire_at(0, &later("held/1")),
+        client.start_acquire_at(0, &waiting_call("waited")),
+        other.start_acquire_at(0, &waiting_call("held/1")),
     ];
     client.wait_for_queue_length_at(0, "waited", 2).await;
     client.wait_for_queue_length_at(0, "held/1", 1).await;
@@ -222,12 +237,18 @@ async fn a_list_is_paged_and_sorts_the_locks_that_it_reads() {
     let (_site, user, client) = fixture().await;
     for n in 0..120 {
         let lock = format!("many/{n:03}");
-        client.acquire_at(0, &now(&lock)).await.expect("it is free");
+        client
+            .acquire_at(0, &immediate_call(&lock))
+            .await
+            .expect("it is free");
     }
-    client.acquire_at(0, &now("one")).await.expect("it is free");
+    client
+        .acquire_at(0, &immediate_call("one"))
+        .await
+        .expect("it is free");
     let _waits = [
-        client.start_acquire_at(0, &later("many/077")),
-        client.start_acquire_at(0, &later("many/077")),
+        client.start_acquire_at(0, &waiting_call("many/077")),
+        client.start_acquire_at(0, &waiting_call("many/077")),
     ];
     client.wait_for_queue_length_at(0, "many/077", 2).await;
     let names =
@@ -274,13 +295,16 @@ async fn the_overview_counts_all_locks() {
     let (fixture, user, client) = fixture().await;
     for n in 0..70 {
         let lock = format!("many/{n}");
-        client.acquire_at(0, &now(&lock)).await.expect("it is free");
+        client
+            .acquire_at(0, &immediate_call(&lock))
+            .await
+            .expect("it is free");
     }
     let _waits = [
-        client.start_acquire_at(0, &later("many/7")),
-        client.start_acquire_at(0, &later("many/7")),
+        client.start_acquire_at(0, &waiting_call("many/7")),
+        client.start_acquire_at(0, &waiting_call("many/7")),
     ];
-    let _more = client.start_acquire_at(0, &later("many/8"));
+    let _more = client.start_acquire_at(0, &waiting_call("many/8"));
     client.wait_for_queue_length_at(0, "many/7", 2).await;
     client.wait_for_queue_length_at(0, "many/8", 1).await;
     let page = until("all is counted", async || {

@@ -12,7 +12,7 @@ use leasehold_tests::{
 
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_secs(1);
-const WHY: &str = "the host is being replaced";
+const REVOKE_REASON: &str = "the host is being replaced";
 /// Rules in which alice acquires, lena lists locks, and dora is an operator.
 const RULES: &str = r#"
     [[rule]]
@@ -43,7 +43,7 @@ async fn operator_actions_and_lost_leases_are_shown_by_permission() {
         .expect("it is free");
     let force = ForceReleaseLeaseRequest {
         lease_id: kept.lease_id.clone(),
-        reason: WHY.to_owned(),
+        reason: REVOKE_REASON.to_owned(),
         lock: Some(LockRef {
             namespace: String::new(),
             name: "kept".to_owned(),
@@ -63,16 +63,16 @@ async fn operator_actions_and_lost_leases_are_shown_by_permission() {
         page.body.contains("default/lost").then_some(page)
     })
     .await;
-    for told in [
+    for expected in [
         "lease revoked",
-        WHY,
+        REVOKE_REASON,
         "token:dora",
         &kept.lease_id,
         "denied",
         "token:alice",
         "expired",
     ] {
-        assert!(audit.body.contains(told), "{told}: {}", audit.body);
+        assert!(audit.body.contains(expected), "{expected}: {}", audit.body);
     }
     let lock = dora_looks.get("/lock?name=lost").await;
     let (_, ends) = lock.body.split_once("Lease history").expect("a part of it");
@@ -90,7 +90,13 @@ async fn operator_actions_and_lost_leases_are_shown_by_permission() {
     // A user with only `list` sees that a lock was lost, but neither its owner nor the reason.
     let found = lena_looks.get("/audit").await;
     assert!(found.body.contains("default/lost"), "{}", found.body);
-    for hidden in ["worker", "secret business", WHY, "token:", "lease revoked"] {
+    for hidden in [
+        "worker",
+        "secret business",
+        REVOKE_REASON,
+        "token:",
+        "lease revoked",
+    ] {
         let body = found.body.replace("token:lena", "");
         assert!(!body.contains(hidden), "{hidden}: {body}");
     }

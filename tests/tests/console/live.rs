@@ -13,8 +13,8 @@ use tokio::time::{Instant, timeout};
 
 const TTL: Duration = Duration::from_secs(60);
 /// Time below the interval at which a page is refreshed without events.
-const SOON: Duration = Duration::from_secs(3);
-const LISTENERS_MOST: usize = 64;
+const TIME_LIMIT: Duration = Duration::from_secs(3);
+const LISTENERS_MAX: usize = 64;
 
 async fn fixture() -> (Deployment, ConsoleUser, Client) {
     let fixture = Deployment::start(1).await;
@@ -27,11 +27,11 @@ async fn fixture() -> (Deployment, ConsoleUser, Client) {
     (fixture, user, client)
 }
 
-fn now(lock: &str) -> AcquireCall {
+fn immediate_call(lock: &str) -> AcquireCall {
     AcquireCall::new(lock, TTL, Duration::ZERO)
 }
 
-async fn listening(user: &ConsoleUser, path: &str) -> ServerSentEvents {
+async fn open_events(user: &ConsoleUser, path: &str) -> ServerSentEvents {
     let mut events = user.subscribe(path).await.expect("there is room");
     // The first event confirms the subscription.
     assert_eq!(events.next_event().await.as_deref(), Some("changed"));
@@ -41,17 +41,26 @@ async fn listening(user: &ConsoleUser, path: &str) -> ServerSentEvents {
 #[tokio::test]
 async fn a_change_is_sent_by_permission() {
     let (_site, user, client) = fixture().await;
-    let mut overview = listening(&user, "/live?view=overview").await;
-    let mut of_a = listening(&user, "/live?view=lock&name=a").await;
-    let mut of_b = listening(&user, "/live?view=lock&name=b").await;
+    let mut overview = open_events(&user, "/live?view=overview").await;
+    let mut of_a = open_events(&user, "/live?view=lock&name=a").await;
+    let mut of_b = open_events(&user, "/live?view=lock&name=b").await;
     let started_at = Instant::now();
-    client.acquire_at(0, &now("a")).await.expect("it is free");
+    client
+        .acquire_at(0, &immediate_call("a"))
+        .await
+        .expect("it is free");
     for events in [&mut overview, &mut of_a] {
-        let told = timeout(SOON, events.next_event()).await.expect("soon");
-        assert_eq!(told.as_deref(), Some("changed"));
+        let received = timeout(TIME_LIMIT, events.next_event())
+            .await
+            .expect("soon");
+        assert_eq!(received.as_deref(), Some("changed"));
     }
-    let told = timeout(SOON.saturating_sub(started_at.elapsed()), of_b.next_event()).await;
-    assert!(told.is_err(), "nothing has changed there: {told:?}");
+    let received = timeout(
+        TIME_LIMIT.saturating_sub(started_at.elapsed()),
+        of_b.next_event(),
+    )
+    .await;
+    assert!(received.is_err(), "nothing has changed there: {received:?}");
     let page = user.get("/").await;
     assert!(
         page.body.contains("<dd id=\"held\">1<"),
@@ -63,19 +72,22 @@ async fn a_change_is_sent_by_permission() {
 #[tokio::test]
 async fn many_changes_are_few_events() {
     let (_site, user, client) = fixture().await;
-    let mut events = listening(&user, "/live?view=lock&name=a").await;
+    let mut events = open_events(&user, "/live?view=lock&name=a").await;
     let (started_at, mut changes) = (Instant::now(), 0);
     let work = async {
-        while started_at.elapsed() < SOON {
-            let held = client.acquire_at(0, &now("a")).await.expect("it is free");
+        while started_at.elapsed() < TIME_LIMIT {
+            let held = client
+                .acquire_at(0, &immediate_call("a"))
+                .await
+                .expect("it is free");
             client.release_at(0, &held).await.expect("it is held");
             changes += 2;
         }
     };
-    let mut told = 0;
+    let mut received = 0;
     let listen = async {
         while events.next_event().await.is_some() {
-            told += 1;
+            received += 1;
         }
     };
     tokio::select! {
@@ -84,8 +96,8 @@ async fn many_changes_are_few_events() {
     }
     assert!(changes > 50, "{changes}");
     assert!(
-        (2..=7).contains(&told),
-        "twice a second: {told} of {changes}"
+        (2..=7).contains(&received),
+        "twice a second: {received} of {changes}"
     );
 }
 
@@ -93,7 +105,7 @@ async fn many_changes_are_few_events() {
 async fn the_number_of_event_streams_is_limited() {
     let (_site, user, _) = fixture().await;
     let mut listening = Vec::new();
-    for _ in 0..LISTENERS_MOST {
+    for _ in 0..LISTENERS_MAX {
         let events = user.subscribe("/live?view=audit").await;
         listening.push(events.expect("there is room"));
     }
@@ -121,7 +133,10 @@ async fn a_drain_ends_event_streams() {
         lists.push(user.subscribe(&path).await.expect("there is room"));
     }
     // The client of this stream does not move, so the broker runs for the whole drain.
-    let held = client.acquire_at(0, &now("a")).await.expect("it is free");
+    let held = client
+        .acquire_at(0, &immediate_call("a"))
+        .await
+        .expect("it is free");
     let waits = AcquireCall::new("a", TTL, TTL);
     let _waits = client.start_acquire_at(0, &waits);
     client.wait_for_queue_length_at(0, "a", 1).await;

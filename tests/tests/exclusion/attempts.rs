@@ -25,13 +25,13 @@ const LOCK: &str = "a-lock";
 const TTL: Duration = Duration::from_secs(60);
 const WAIT: Duration = Duration::from_secs(60);
 /// Time limit far below the validity of a lease that has no client.
-const SOON: Duration = Duration::from_secs(20);
+const TIME_LIMIT: Duration = Duration::from_secs(20);
 
-fn now() -> AcquireCall {
+fn immediate_call() -> AcquireCall {
     AcquireCall::new(LOCK, TTL, Duration::ZERO)
 }
 
-fn in_line() -> AcquireCall {
+fn waiting_call() -> AcquireCall {
     AcquireCall::new(LOCK, TTL, WAIT)
 }
 
@@ -48,7 +48,7 @@ async fn cancelling_undelivered_repeats_keeps_the_lease_of_the_first_attempt() {
     let addr = deployment.addrs()[0];
     let holder = Client::new("holder", &[addr], 0);
     let other = Client::new("other", &[addr], 0);
-    let call = now();
+    let call = immediate_call();
     let mut held = holder.acquire_at(0, &call).await.expect("it is free");
     let shut = RawHttp2Options {
         settings: vec![(INITIAL_WINDOW_SIZE, 0)],
@@ -64,7 +64,7 @@ async fn cancelling_undelivered_repeats_keeps_the_lease_of_the_first_attempt() {
     let repeats: Vec<_> = streams.iter().map(repeat).collect();
     assert!(raw.send(&repeats.concat()).await, "{:?}", raw.received());
     let granted = raw
-        .wait_until(SOON, |seen| seen.headers == streams.len())
+        .wait_until(TIME_LIMIT, |seen| seen.headers == streams.len())
         .await;
     let granted = granted.unwrap_or_else(|| panic!("not all are answered: {:?}", raw.received()));
     assert_eq!(granted.data_bytes, 0, "one was delivered");
@@ -75,7 +75,7 @@ async fn cancelling_undelivered_repeats_keeps_the_lease_of_the_first_attempt() {
         (log.matches("rolled back an attempt").count() >= streams.len()).then_some(())
     })
     .await;
-    let refused = other.acquire_at(0, &now()).await;
+    let refused = other.acquire_at(0, &immediate_call()).await;
     let refused = refused.expect_err("the holder trusts its lease");
     assert_eq!(error_reason(&refused), Some(ErrorReason::LockHeld));
     holder.renew(&mut held).await.expect("it is held");
@@ -85,8 +85,11 @@ async fn cancelling_undelivered_repeats_keeps_the_lease_of_the_first_attempt() {
 async fn wait_timeout_beside_a_queued_attempt_fails_with_still_queued() {
     let deployment = Deployment::start(2).await;
     let client = Client::new("worker", &deployment.addrs(), 0);
-    let held = client.acquire_at(0, &now()).await.expect("it is free");
-    let call = in_line();
+    let held = client
+        .acquire_at(0, &immediate_call())
+        .await
+        .expect("it is free");
+    let call = waiting_call();
     let older = client.start_acquire_at(0, &call);
     client.wait_for_queue_length_at(0, LOCK, 1).await;
     let newer = AcquireCall {
@@ -111,21 +114,24 @@ async fn cancelling_the_newer_of_two_attempts_on_streams_dequeues_the_call() {
     let deployment = Deployment::start(2).await;
     let addrs = deployment.addrs();
     let client = Client::new("worker", &addrs, 0);
-    let held = client.acquire_at(0, &now()).await.expect("it is free");
-    let call = in_line();
+    let held = client
+        .acquire_at(0, &immediate_call())
+        .await
+        .expect("it is free");
+    let call = waiting_call();
     let [older, newer] = [addrs[0], addrs[1]].map(StreamClient::open);
     let (mut older, mut newer) = (older.await, newer.await);
     let on_older = older.acquire(&call, 1).await;
     client.wait_for_queue_length_at(0, LOCK, 1).await;
     let on_newer = newer.acquire(&call, 2).await;
     newer.next_queue_position(on_newer).await;
-    let next = client.start_acquire_at(0, &in_line());
+    let next = client.start_acquire_at(0, &waiting_call());
     client.wait_for_queue_length_at(0, LOCK, 2).await;
     newer.cancel(on_newer).await;
     let refused = newer.expect_refused(on_newer).await;
     assert_eq!(refused.reason(), ErrorReason::Cancelled);
     client.release_at(0, &held).await.expect("the holder");
-    let next = timeout(SOON, next)
+    let next = timeout(TIME_LIMIT, next)
         .await
         .expect("the lock is not held without a caller");
     next.expect("no panic").expect("it is the next in line");

@@ -24,17 +24,17 @@ use leasehold_tests::{
 use tokio::{sync::mpsc, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-const LINES: [usize; 4] = [10, 100, 1_000, 10_000];
+const QUEUE_LENGTHS: [usize; 4] = [10, 100, 1_000, 10_000];
 /// Number of hand-offs: a multiple of the four kinds of hand-off, and of the eight releases after
 /// which records of old releases are removed.
 const HAND_OFFS: usize = 200;
-const TOLD_LIMIT: Duration = Duration::from_secs(10);
+const NOTIFIED_WITHIN: Duration = Duration::from_secs(10);
 const SENT_MAX: f64 = 2.0;
 const INNER_MAX: f64 = 10.0;
 
 /// A queue with waiters at two brokers. The brokers of the waiters alternate in pairs, so that
 /// hand-offs go from each broker to itself and to the other broker.
-struct Line {
+struct CostQueue {
     brokers: [Broker; 2],
     name: String,
     waiters: VecDeque<(usize, AcquireCommand)>,
@@ -65,8 +65,8 @@ async fn a_hand_off_costs_the_same_however_many_wait() {
         .await
         .expect("connect to Redis");
     let mut costs = Vec::new();
-    for waiters in LINES {
-        let mut line = Line {
+    for waiters in QUEUE_LENGTHS {
+        let mut line = CostQueue {
             brokers: [connect(&tasks, &stop).await, connect(&tasks, &stop).await],
             name: format!("{waiters} wait"),
             waiters: VecDeque::new(),
@@ -78,12 +78,12 @@ async fn a_hand_off_costs_the_same_however_many_wait() {
         print_figures(&format!(
             "cost: {waiters:>6} wait: {sent:.2} commands per hand-off; calls within a release that \
              hands over {:.2}, within a claim {:.2}; apart from these within a touch {:.2}",
-            release.inner_each(),
-            claim.inner_each(),
-            touch.inner_each()
+            release.calls_per_command(),
+            claim.calls_per_command(),
+            touch.calls_per_command()
         ));
         assert!(sent <= SENT_MAX, "{sent} commands per hand-off");
-        assert!(release.inner_each() <= INNER_MAX && claim.inner_each() <= INNER_MAX);
+        assert!(release.calls_per_command() <= INNER_MAX && claim.calls_per_command() <= INNER_MAX);
         costs.push([release, claim]);
     }
     for cost in &costs {
@@ -103,12 +103,12 @@ async fn a_hand_off_costs_the_same_however_many_wait() {
 
 impl Cost {
     /// Returns the number of calls within one command.
-    fn inner_each(&self) -> f64 {
+    fn calls_per_command(&self) -> f64 {
         self.inner / self.sent
     }
 }
 
-impl Line {
+impl CostQueue {
     /// Returns the costs of the releases and of the claims.
     async fn hand_off_costs(&mut self, redis: &mut RedisConnection, waiters: usize) -> [Cost; 2] {
         let (mut at, mut holder) = self.first().await;
@@ -124,7 +124,7 @@ impl Line {
                 .await;
             assert_eq!(released, Ok(Released::Now { hold_count: 0 }));
             let between = counts(redis).await;
-            (at, holder) = self.take_over(at).await;
+            (at, holder) = self.complete_hand_off(at).await;
             let after = counts(redis).await;
             add(&mut releases, &before, &between);
             add(&mut claims, &between, &after);
@@ -172,12 +172,15 @@ impl Line {
     }
 
     /// Completes the hand-off from a holder at broker `at` to the first waiter.
-    async fn take_over(&mut self, at: usize) -> (usize, LeaseRef) {
+    async fn complete_hand_off(&mut self, at: usize) -> (usize, LeaseRef) {
         let (n, call) = self.waiters.pop_front().expect("a caller waits");
-        let told = self.brokers[n].told().await;
-        assert_eq!((told.request, told.is_provisional), (call.request, n != at));
-        let lease = lease_of(&call, told.fencing_token);
-        if told.is_provisional {
+        let hand_off = self.brokers[n].next_hand_off().await;
+        assert_eq!(
+            (hand_off.request, hand_off.is_provisional),
+            (call.request, n != at)
+        );
+        let lease = lease_of(&call, hand_off.fencing_token);
+        if hand_off.is_provisional {
             let claimed = self.brokers[n]
                 .store
                 .renew(&lease, None, ExpectedAttachment::Any)
@@ -189,9 +192,9 @@ impl Line {
 }
 
 impl Broker {
-    async fn told(&mut self) -> HandOff {
+    async fn next_hand_off(&mut self) -> HandOff {
         loop {
-            let event = timeout(TOLD_LIMIT, self.events.recv()).await;
+            let event = timeout(NOTIFIED_WITHIN, self.events.recv()).await;
             if let Event::HandOff(_, hand_off, _) =
                 event.expect("notified in time").expect("events go on")
             {

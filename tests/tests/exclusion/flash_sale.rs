@@ -11,7 +11,7 @@ use tokio::process::Command;
 async fn sells_exactly_the_stock_to_a_crowd() {
     let deployment = Deployment::start(1).await;
     let endpoint = deployment.addrs()[0].to_string();
-    let counts = sale(&["--endpoint", &endpoint]).await;
+    let counts = run_sale(&["--endpoint", &endpoint]).await;
     assert_eq!(
         (counts["buyers"], counts["sold"], counts["left"]),
         (2000, 10, 0)
@@ -20,11 +20,11 @@ async fn sells_exactly_the_stock_to_a_crowd() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn oversells_without_the_lock() {
-    let counts = sale(&["--no-lock"]).await;
+    let counts = run_sale(&["--no-lock"]).await;
     assert!(counts["sold"] > 10, "the sale must need a lock: {counts:?}");
 }
 
-async fn sale(args: &[&str]) -> HashMap<String, u64> {
+async fn run_sale(args: &[&str]) -> HashMap<String, u64> {
     let output = Command::new(env!("CARGO_BIN_EXE_flash_sale"))
         .args(args)
         .output()

@@ -25,7 +25,7 @@ use tokio_util::task::AbortOnDropHandle;
 const WAIT: Duration = Duration::from_secs(30);
 const DAY: Duration = Duration::from_secs(86_400);
 
-async fn in_line(store: &DelayedStore, lock: &LockKey, length: u32) {
+async fn wait_for_queue_length(store: &DelayedStore, lock: &LockKey, length: u32) {
     loop {
         let state = store.get(lock).await.expect("it answers");
         if state.is_some_and(|state| state.queue_length == length) {
@@ -35,7 +35,7 @@ async fn in_line(store: &DelayedStore, lock: &LockKey, length: u32) {
     }
 }
 
-fn got(acquired: Result<Result<Lease, LockFailure>, JoinError>) -> Lease {
+fn expect_lease(acquired: Result<Result<Lease, LockFailure>, JoinError>) -> Lease {
     acquired.expect("no panic").expect("a lease")
 }
 
@@ -73,11 +73,11 @@ async fn a_hand_off_that_was_rolled_back_is_ignored() {
     };
 
     let call = waiting_call(&lock, WAIT);
-    let first = got(begin(&waiting_call(&lock, WAIT)).await);
+    let first = expect_lease(begin(&waiting_call(&lock, WAIT)).await);
     let lost_waiter = begin(&call);
-    in_line(&store, &lock, 1).await;
+    wait_for_queue_length(&store, &lock, 1).await;
     let other = begin(&waiting_call(&lock, WAIT));
-    in_line(&store, &lock, 2).await;
+    wait_for_queue_length(&store, &lock, 2).await;
     // The client of `gone` disconnects and repeats the call, and the repeat reaches the store late.
     drop(lost_waiter);
     store.set_delaying(true);
@@ -86,11 +86,11 @@ async fn a_hand_off_that_was_rolled_back_is_ignored() {
     release(&first).await;
     let cancelled = store.wait_for_cancellation().await;
     assert_eq!(cancelled, Cancelled::Freed, "it was handed the lock");
-    let other = got(other.await);
+    let other = expect_lease(other.await);
     store.set_delaying(false);
-    in_line(&store, &lock, 1).await;
+    wait_for_queue_length(&store, &lock, 1).await;
     release(&other).await;
-    let repeat = got(repeat.await);
+    let repeat = expect_lease(repeat.await);
     let [other, repeat] = [&other, &repeat].map(|lease| reference(&lock, lease).fencing_token);
     assert!(repeat > other, "{repeat:?} was taken back, {other:?} held");
 }

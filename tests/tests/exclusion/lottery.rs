@@ -12,7 +12,7 @@ use tokio::process::Command;
 async fn exactly_one_of_many_instances_draws() {
     let deployment = Deployment::start(1).await;
     let endpoint = deployment.addrs()[0].to_string();
-    let counts = lottery(&["--endpoint", &endpoint]).await;
+    let counts = run_lottery(&["--endpoint", &endpoint]).await;
     assert_eq!(
         (counts["drawn"], counts["seen"], counts["results"]),
         (1, 19, 1)
@@ -21,14 +21,14 @@ async fn exactly_one_of_many_instances_draws() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn several_draw_without_the_lock() {
-    let counts = lottery(&["--no-lock"]).await;
+    let counts = run_lottery(&["--no-lock"]).await;
     assert!(
         counts["drawn"] > 1,
         "the lottery must need a lock: {counts:?}"
     );
 }
 
-async fn lottery(args: &[&str]) -> HashMap<String, u64> {
+async fn run_lottery(args: &[&str]) -> HashMap<String, u64> {
     let output = Command::new(env!("CARGO_BIN_EXE_lottery"))
         .args(args)
         .output()

@@ -59,10 +59,10 @@ async fn a_writer_gets_in_within_one_readers_hold() {
     let writer = client.with_name("writer", 1);
     let (mut waits, mut beside) = (Vec::new(), 0);
     for _ in 0..scaled_count(50, 5) {
-        let asked = boottime();
+        let called_at = boottime();
         let call = AcquireCall::new(LOCK, TTL, WAIT);
         let held = writer.acquire(&call).await.expect("its turn");
-        waits.push(boottime() - asked);
+        waits.push(boottime() - called_at);
         beside += readers.inside.load(Ordering::Relaxed);
         writer.release(&held).await.expect("the holder");
         sleep(HOLD).await;

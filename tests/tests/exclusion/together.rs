@@ -19,12 +19,12 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 const LOCKS: usize = 200;
 /// Maximum number of scripts in flight, and maximum number of locks in a batch.
-const UNDER_WAY: usize = 2;
-const TOGETHER: usize = 16;
+const CONCURRENT_COMMANDS: usize = 2;
+const BATCHED_CALLS: usize = 16;
 /// Pause of Redis, far shorter than the time limit of a call, and long enough to send all calls.
 const PAUSE_MS: &str = "300";
 
-struct Site {
+struct Fixture {
     store: Arc<dyn Store>,
     prefix: String,
     redis: RedisConnection,
@@ -32,7 +32,7 @@ struct Site {
     _server: RedisServer,
 }
 
-impl Site {
+impl Fixture {
     async fn set() -> Self {
         let server = RedisServer::start().await;
         let prefix = "together:".to_owned();
@@ -85,7 +85,7 @@ fn calls(name: &str) -> Vec<AcquireCommand> {
 
 #[tokio::test]
 async fn what_fails_for_one_lock_of_several_fails_for_no_other() {
-    let mut fixture = Site::set().await;
+    let mut fixture = Fixture::set().await;
     let calls = calls("own");
     let [foreign, newer] = [LOCKS / 2, LOCKS / 2 + 1];
     let (of_others, of_later) = (fixture.key(&calls[foreign]), fixture.key(&calls[newer]));
@@ -96,7 +96,7 @@ async fn what_fails_for_one_lock_of_several_fails_for_no_other() {
     fixture.pause().await;
     let acquired = fixture.acquire_all(&calls).await;
     let runs = fixture.scripts_run().await - before;
-    let runs_least = UNDER_WAY + (LOCKS - UNDER_WAY).div_ceil(TOGETHER);
+    let runs_least = CONCURRENT_COMMANDS + (LOCKS - CONCURRENT_COMMANDS).div_ceil(BATCHED_CALLS);
     assert_eq!(usize::try_from(runs), Ok(runs_least));
 
     let mut tokens = Vec::new();
@@ -107,11 +107,11 @@ async fn what_fails_for_one_lock_of_several_fails_for_no_other() {
                 tokens.push(grant.fencing_token);
                 releases.push(lease_of(call, grant.fencing_token));
             }
-            Err(StoreError::Corrupt(why)) if at == foreign => {
-                assert!(why.contains("WRONGTYPE"), "{why}")
+            Err(StoreError::Corrupt(reason)) if at == foreign => {
+                assert!(reason.contains("WRONGTYPE"), "{reason}")
             }
-            Err(StoreError::Corrupt(why)) if at == newer => {
-                assert!(why.contains("version 99"), "{why}")
+            Err(StoreError::Corrupt(reason)) if at == newer => {
+                assert!(reason.contains("version 99"), "{reason}")
             }
             other => panic!("lock {at}: {other:?}"),
         }
@@ -130,7 +130,7 @@ async fn what_fails_for_one_lock_of_several_fails_for_no_other() {
         assert_eq!(released, Ok(Released::Now { hold_count: 0 }));
     }
     // Each release has ended the hold with the token of its own lock.
-    for held in releases.iter().take(TOGETHER) {
+    for held in releases.iter().take(BATCHED_CALLS) {
         let state = fixture.store.get(&held.lock).await.expect("it answers");
         let state = state.expect("known for a while");
         assert_eq!(
@@ -143,10 +143,10 @@ async fn what_fails_for_one_lock_of_several_fails_for_no_other() {
 
 #[tokio::test]
 async fn a_call_that_is_dropped_before_its_turn_is_not_sent() {
-    let mut fixture = Site::set().await;
+    let mut fixture = Fixture::set().await;
     let mut calls = calls("dropped");
     // With more calls a batch would start for the waiting calls.
-    calls.truncate(UNDER_WAY + TOGETHER - 1);
+    calls.truncate(CONCURRENT_COMMANDS + BATCHED_CALLS - 1);
     fixture.pause().await;
     let (kept, dropped) = calls.split_at(calls.len() / 2);
     // The first calls keep the connection busy. The other calls wait behind them and are dropped.

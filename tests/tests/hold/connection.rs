@@ -31,19 +31,19 @@ const TTL: Duration = Duration::from_secs(20);
 const WAIT: Duration = Duration::from_secs(60);
 const HEARTBEATS: Duration = Duration::from_secs(2);
 const AT_ONCE: Duration = Duration::from_secs(1);
-const GIVE_UP: Duration = Duration::from_secs(240);
+const TEST_TIMEOUT: Duration = Duration::from_secs(240);
 
 /// Number of cycles of which one uses a separate stream.
 const OWN_STREAM: usize = 5;
 
 /// One connection to a broker, through a proxy that counts its HTTP/2 frames.
-struct Line {
+struct CountedConnection {
     channel: Channel,
     proxy: Http2Proxy,
     deployment: Deployment,
 }
 
-impl Line {
+impl CountedConnection {
     async fn start() -> Self {
         let deployment = Deployment::start(1).await;
         let proxy = Http2Proxy::start(deployment.addrs()[0]).await;
@@ -59,7 +59,7 @@ impl Line {
     }
 
     /// Asserts that no second connection was opened and that the broker has not sent GOAWAY.
-    fn is_whole(&self) {
+    fn assert_intact(&self) {
         let seen = (
             self.proxy.opened_connections(),
             self.proxy.frames_from_broker(GOAWAY),
@@ -68,11 +68,11 @@ impl Line {
     }
 }
 
-fn now(lock: &str) -> AcquireCall {
+fn immediate_call(lock: &str) -> AcquireCall {
     AcquireCall::new(lock, TTL, Duration::ZERO)
 }
 
-fn in_line(lock: &str) -> AcquireCall {
+fn waiting_call(lock: &str) -> AcquireCall {
     AcquireCall::new(lock, TTL, WAIT)
 }
 
@@ -81,10 +81,10 @@ async fn thousands_of_cycles_and_ended_streams_on_one_connection() {
     const WORKERS: usize = 10;
     /// Maximum number of streams that are closed by the client, but not yet ended by the broker.
     const CLOSING: usize = 200;
-    let line = Line::start().await;
+    let line = CountedConnection::start().await;
     let cycles = scaled_count(10_000, 1_000) / WORKERS;
     let stop = CancellationToken::new();
-    let beating = tokio::spawn(keep_beating(line.channel.clone(), stop.clone()));
+    let beating = tokio::spawn(send_heartbeats(line.channel.clone(), stop.clone()));
     let started_at = boottime();
     let closing = Arc::new(Semaphore::new(CLOSING));
     let workers = (0..WORKERS).map(|worker| {
@@ -92,16 +92,16 @@ async fn thousands_of_cycles_and_ended_streams_on_one_connection() {
         AbortOnDropHandle::new(tokio::spawn(work))
     });
     let workers: Vec<_> = workers.collect();
-    let all = timeout(GIVE_UP, join_all(workers)).await;
+    let all = timeout(TEST_TIMEOUT, join_all(workers)).await;
     for worker in all.expect("every cycle is done") {
         worker.expect("no stream broke");
     }
     let took = boottime() - started_at;
     stop.cancel();
-    let beats = beating.await.expect("the stream that beats lives");
+    let heartbeat_count = beating.await.expect("the stream that beats lives");
     let resets = line.proxy.frames_from_broker(RST_STREAM);
     print_figures(&format!(
-        "hold_connection: cycles={} streams_closed={} resets={resets} acknowledged={beats} \
+        "hold_connection: cycles={} streams_closed={} resets={resets} acknowledged={heartbeat_count} \
          goaways={} connections={} took={}ms",
         cycles * WORKERS,
         cycles * WORKERS / OWN_STREAM,
@@ -109,8 +109,11 @@ async fn thousands_of_cycles_and_ended_streams_on_one_connection() {
         line.proxy.opened_connections(),
         took.as_millis()
     ));
-    assert!(beats > 0, "heartbeats were acknowledged meanwhile");
-    line.is_whole();
+    assert!(
+        heartbeat_count > 0,
+        "heartbeats were acknowledged meanwhile"
+    );
+    line.assert_intact();
 }
 
 /// Acquires and releases locks. One in `OWN_STREAM` cycles uses a separate stream and closes it
@@ -121,14 +124,14 @@ async fn cycle(channel: Channel, worker: usize, cycles: usize, closing: Arc<Sema
     for cycle in 0..cycles {
         let lock = format!("lock-{worker}-{cycle}");
         if cycle % OWN_STREAM > 0 {
-            take_and_release(&mut stream, &lock).await;
+            acquire_and_release(&mut stream, &lock).await;
             continue;
         }
         let slot = Arc::clone(&closing).acquire_owned().await;
         let slot = slot.expect("no caller closes it");
         let mut own = StreamClient::open_on(channel.clone()).await;
-        take_and_release(&mut own, &lock).await;
-        let call = own.acquire(&now(&lock), 1).await;
+        acquire_and_release(&mut own, &lock).await;
+        let call = own.acquire(&immediate_call(&lock), 1).await;
         own.expect_granted(call).await;
         closed.spawn(async move {
             close_in_the_middle(own).await;
@@ -142,9 +145,9 @@ async fn cycle(channel: Channel, worker: usize, cycles: usize, closing: Arc<Sema
 
 /// Holds a lease and sends many heartbeats until cancelled. Returns the number of acknowledged
 /// renewals.
-async fn keep_beating(channel: Channel, stop: CancellationToken) -> usize {
+async fn send_heartbeats(channel: Channel, stop: CancellationToken) -> usize {
     let mut stream = StreamClient::open_on(channel).await;
-    let call = stream.acquire(&now("beating"), 1).await;
+    let call = stream.acquire(&immediate_call("beating"), 1).await;
     stream.expect_granted(call).await;
     let mut every = interval(Duration::from_millis(50));
     let mut acknowledged = 0;
@@ -172,8 +175,8 @@ fn acknowledged_leases(message: Response) -> Option<Vec<String>> {
     }
 }
 
-async fn take_and_release(stream: &mut StreamClient, lock: &str) {
-    let call = stream.acquire(&now(lock), 1).await;
+async fn acquire_and_release(stream: &mut StreamClient, lock: &str) {
+    let call = stream.acquire(&immediate_call(lock), 1).await;
     let lease = stream.expect_granted(call).await;
     stream.heartbeat().await;
     let call = stream.release(&lease.lease_id).await;
@@ -197,7 +200,9 @@ async fn close_in_the_middle(mut stream: StreamClient) {
             }
         }
     };
-    timeout(GIVE_UP, end).await.expect("the broker ends it");
+    timeout(TEST_TIMEOUT, end)
+        .await
+        .expect("the broker ends it");
     for _ in 0..3 {
         stream.try_heartbeat().await;
     }
@@ -209,7 +214,7 @@ async fn a_connection_full_of_waits_still_releases() {
     const UNARY_WAITS: usize = 700;
     const BUSY: usize = 10;
     const STEP: usize = 90;
-    let line = Line::start().await;
+    let line = CountedConnection::start().await;
     let owner = Client::new("owner", &[line.broker()], 0);
     for busy in 0..BUSY {
         let held = owner.acquire_at(0, &long(&busy_name(busy))).await;
@@ -223,7 +228,7 @@ async fn a_connection_full_of_waits_still_releases() {
     let by_call = by_call.expect("it is free").into_inner().lease;
     let mut next = Vec::new();
     for lock in ["on-stream", "by-call"] {
-        next.push(stream.acquire(&in_line(lock), 1).await);
+        next.push(stream.acquire(&waiting_call(lock), 1).await);
         owner.wait_for_queue_length_at(0, lock, 1).await;
     }
     // Waiters are added in steps, because a command has a limit of 800 ms in the store, on cores
@@ -236,7 +241,9 @@ async fn a_connection_full_of_waits_still_releases() {
         }
     };
     for index in 0..STREAM_WAITS {
-        stream.acquire(&in_line(&busy_name(index % BUSY)), 1).await;
+        stream
+            .acquire(&waiting_call(&busy_name(index % BUSY)), 1)
+            .await;
         if (index + 1).is_multiple_of(STEP) {
             stream.heartbeat().await;
             queued(index + 1).await;
@@ -244,7 +251,7 @@ async fn a_connection_full_of_waits_still_releases() {
     }
     let mut unary = Vec::new();
     for index in 0..UNARY_WAITS {
-        let call = owner.acquire_request(&in_line(&busy_name(index % BUSY)));
+        let call = owner.acquire_request(&waiting_call(&busy_name(index % BUSY)));
         let mut locks = locks.clone();
         unary.push(AbortOnDropHandle::new(tokio::spawn(async move {
             locks.acquire(call).await
@@ -278,7 +285,7 @@ async fn a_connection_full_of_waits_still_releases() {
     ));
     assert!(by_stream_took < AT_ONCE && by_call_took < AT_ONCE);
     assert!(unary.iter().all(|wait| !wait.is_finished()), "they wait");
-    line.is_whole();
+    line.assert_intact();
 }
 
 fn long(lock: &str) -> AcquireCall {
@@ -303,14 +310,14 @@ async fn done(stream: &mut StreamClient, call: i64) {
         | Response::Reconnect(_)
         | Response::Done(_) => None,
     });
-    timeout(GIVE_UP, done).await.expect("it is answered");
+    timeout(TEST_TIMEOUT, done).await.expect("it is answered");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn thousands_of_leases_on_one_connection_outlive_a_stopped_store() {
     const STREAMS: usize = 5;
     const STOPPED: Duration = Duration::from_secs(10);
-    let line = Line::start().await;
+    let line = CountedConnection::start().await;
     let each = scaled_count(1_000, 100);
     let back = watch::Sender::new(None);
     let all_taken = Arc::new(Barrier::new(STREAMS + 1));
@@ -333,7 +340,7 @@ async fn thousands_of_leases_on_one_connection_outlive_a_stopped_store() {
     redis.resume();
     let back_at = boottime();
     back.send_replace(Some(back_at));
-    let all = timeout(GIVE_UP, join_all(streams)).await;
+    let all = timeout(TEST_TIMEOUT, join_all(streams)).await;
     let all = all.expect("every lease is acknowledged again");
     let again = all
         .into_iter()
@@ -348,7 +355,7 @@ async fn thousands_of_leases_on_one_connection_outlive_a_stopped_store() {
         line.proxy.frames_from_broker(GOAWAY)
     ));
     assert_eq!(leases, STREAMS * each);
-    line.is_whole();
+    line.assert_intact();
 }
 
 /// Keeps many leases on one stream until all leases were acknowledged after the store came back.
@@ -361,7 +368,7 @@ async fn many_leases(
 ) -> (usize, Duration) {
     let mut stream = StreamClient::open_on(channel).await;
     for lock in &locks {
-        stream.acquire(&now(lock), 1).await;
+        stream.acquire(&immediate_call(lock), 1).await;
     }
     let mut acknowledged_at = HashMap::new();
     while acknowledged_at.len() < locks.len() {

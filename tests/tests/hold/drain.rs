@@ -13,11 +13,11 @@ use leasehold_tests::{
 
 const TTL: Duration = Duration::from_secs(20);
 
-fn now(lock: &str) -> AcquireCall {
+fn immediate_call(lock: &str) -> AcquireCall {
     AcquireCall::new(lock, TTL, Duration::ZERO)
 }
 
-fn in_line(lock: &str) -> AcquireCall {
+fn waiting_call(lock: &str) -> AcquireCall {
     AcquireCall::new(lock, TTL, Duration::from_secs(60))
 }
 
@@ -26,14 +26,19 @@ async fn a_draining_broker_serves_its_streams_until_they_have_moved() {
     let mut deployment = Deployment::start(2).await;
     let addrs = deployment.addrs();
     let client = Client::new("holder", &addrs, 1);
-    let held = client.acquire_at(1, &now("b")).await.expect("it is free");
+    let held = client
+        .acquire_at(1, &immediate_call("b"))
+        .await
+        .expect("it is free");
     let mut old = StreamClient::open(addrs[0]).await;
-    let call = old.acquire(&now("a").with_disconnect_grace(0), 1).await;
+    let call = old
+        .acquire(&immediate_call("a").with_disconnect_grace(0), 1)
+        .await;
     let lease = old.expect_granted(call).await;
-    let waiting = in_line("b");
+    let waiting = waiting_call("b");
     let call = old.acquire(&waiting, 1).await;
     assert_eq!(old.next_queue_position(call).await.position, 1);
-    let behind = client.start_acquire_at(1, &in_line("b"));
+    let behind = client.start_acquire_at(1, &waiting_call("b"));
     client.wait_for_queue_length_at(1, "b", 2).await;
     deployment.brokers[0].terminate();
     let Response::Reconnect(_) = old.next_event().await else {
@@ -41,7 +46,7 @@ async fn a_draining_broker_serves_its_streams_until_they_have_moved() {
     };
     let sequence = old.heartbeat().await;
     assert_eq!(old.wait_for_ack(sequence).await, 1, "until it has moved");
-    let late = old.acquire(&now("c"), 1).await;
+    let late = old.acquire(&immediate_call("c"), 1).await;
     let refused = old.expect_refused(late).await;
     assert_eq!(refused.reason(), ErrorReason::Draining);
     let mut new = StreamClient::open(addrs[1]).await;

@@ -27,7 +27,7 @@ const TTL: Duration = Duration::from_secs(1);
 /// Expiry in the store for this TTL.
 const EXPIRY: Duration = Duration::from_millis(1_450);
 
-fn now(lock: &str) -> AcquireCall {
+fn immediate_call(lock: &str) -> AcquireCall {
     AcquireCall::new(lock, TTL, Duration::ZERO)
 }
 
@@ -35,7 +35,7 @@ fn long(lock: &str) -> AcquireCall {
     AcquireCall::new(lock, 60 * TTL, Duration::ZERO)
 }
 
-fn in_line(lock: &str) -> AcquireCall {
+fn waiting_call(lock: &str) -> AcquireCall {
     AcquireCall::new(lock, TTL, Duration::from_secs(60))
 }
 
@@ -43,7 +43,7 @@ fn in_line(lock: &str) -> AcquireCall {
 async fn heartbeats_keep_a_lease_and_a_release_ends_it() {
     let broker = InProcessBroker::start().await;
     let mut stream = StreamClient::open(broker.api).await;
-    let call = stream.acquire(&now("a"), 1).await;
+    let call = stream.acquire(&immediate_call("a"), 1).await;
     let lease = stream.expect_granted(call).await;
     let client = Client::new("other", &[broker.api], 0);
     for _ in 0..10 {
@@ -58,7 +58,10 @@ async fn heartbeats_keep_a_lease_and_a_release_ends_it() {
         panic!("no answer to the release");
     };
     assert_eq!((released.call_id, released.already_released), (call, false));
-    client.acquire(&now("a")).await.expect("it is free");
+    client
+        .acquire(&immediate_call("a"))
+        .await
+        .expect("it is free");
     drop(stream);
     broker.stop().await;
 }
@@ -67,7 +70,7 @@ async fn heartbeats_keep_a_lease_and_a_release_ends_it() {
 async fn a_broken_stream_renews_no_more() {
     let broker = InProcessBroker::start().await;
     let mut stream = StreamClient::open(broker.api).await;
-    let call = stream.acquire(&now("a"), 1).await;
+    let call = stream.acquire(&immediate_call("a"), 1).await;
     stream.expect_granted(call).await;
     let sequence = stream.heartbeat().await;
     stream.wait_for_ack(sequence).await;
@@ -75,7 +78,7 @@ async fn a_broken_stream_renews_no_more() {
     drop(stream);
     let client = Client::new("next", &[broker.api], 0);
     client
-        .acquire(&in_line("a"))
+        .acquire(&waiting_call("a"))
         .await
         .expect("it is free at E");
     let waited = boottime() - renewed;
@@ -96,7 +99,10 @@ async fn close_frees_at_once_and_ends_the_stream() {
     assert!(stream.ends_after_half_close().await, "in good order");
     let client = Client::new("next", &[broker.api], 0);
     for name in ["a", "b"] {
-        client.acquire(&now(name)).await.expect("it is free");
+        client
+            .acquire(&immediate_call(name))
+            .await
+            .expect("it is free");
     }
     broker.stop().await;
 }
@@ -110,7 +116,7 @@ async fn a_waiter_is_granted_when_the_holder_releases() {
     for at in [0, 1] {
         let mut stream = StreamClient::open(addrs[at]).await;
         let sequence = stream.heartbeat().await;
-        let call = stream.acquire(&in_line("a"), 1).await;
+        let call = stream.acquire(&waiting_call("a"), 1).await;
         client.wait_for_queue_length_at(0, "a", 1).await;
         if at == 0 {
             stream.cancel(call).await;
@@ -132,7 +138,7 @@ async fn a_lease_moves_to_another_broker_and_the_old_stream_is_notified() {
     let deployment = Deployment::start(2).await;
     let addrs = deployment.addrs();
     let mut old = StreamClient::open(addrs[0]).await;
-    let call = old.acquire(&now("a"), 1).await;
+    let call = old.acquire(&immediate_call("a"), 1).await;
     let lease = old.expect_granted(call).await;
     let mut new = StreamClient::open(addrs[1]).await;
     let call = new.attach(&lease, 2).await;
@@ -168,13 +174,15 @@ async fn a_lease_moves_to_another_broker_and_the_old_stream_is_notified() {
 async fn a_lease_on_a_stream_is_changed_only_there() {
     let broker = InProcessBroker::start().await;
     let mut stream = StreamClient::open(broker.api).await;
-    let call = stream.acquire_all(&["a", "b"], &now("")).await;
+    let call = stream.acquire_all(&["a", "b"], &immediate_call("")).await;
     let lease = stream.expect_granted(call).await;
     let client = Client::new("other", &[broker.api], 0);
     let part = client.release_lock_at(0, &lease, "a").await;
     let refused = part.expect_err("it is on a stream");
     assert_eq!(error_reason(&refused), Some(ErrorReason::StaleAttach));
-    let under = client.acquire_under_at(0, &now("c"), &lease).await;
+    let under = client
+        .acquire_under_at(0, &immediate_call("c"), &lease)
+        .await;
     let refused = under.expect_err("it is on a stream");
     assert_eq!(error_reason(&refused), Some(ErrorReason::StaleAttach));
     let free = client.get_lock("c").await.expect("GetLock works");
@@ -198,7 +206,7 @@ async fn the_end_of_a_lease_is_told_with_its_reason() {
     let deployment = Deployment::start(1).await;
     let addr = deployment.addrs()[0];
     let mut stream = StreamClient::open(addr).await;
-    let call = stream.acquire(&now("lost"), 1).await;
+    let call = stream.acquire(&immediate_call("lost"), 1).await;
     stream.expect_granted(call).await;
     let mut redis = deployment.redis.connect().await;
     let record = format!("{KEY_PREFIX}{{default:lost}}");
@@ -208,7 +216,7 @@ async fn the_end_of_a_lease_is_told_with_its_reason() {
         panic!("not notified");
     };
     assert_eq!(ended.reason(), LeaseEndReason::StoreLost);
-    let call = stream.acquire(&now("late"), 1).await;
+    let call = stream.acquire(&immediate_call("late"), 1).await;
     stream.expect_granted(call).await;
     sleep(EXPIRY).await;
     stream.heartbeat().await;
@@ -222,9 +230,9 @@ async fn the_end_of_a_lease_is_told_with_its_reason() {
 async fn bad_input_is_refused_and_the_other_leases_live_on() {
     let broker = InProcessBroker::start().await;
     let mut stream = StreamClient::open(broker.api).await;
-    let call = stream.acquire(&now("a"), 1).await;
+    let call = stream.acquire(&immediate_call("a"), 1).await;
     let lease = stream.expect_granted(call).await;
-    let mut anonymous = now("b");
+    let mut anonymous = immediate_call("b");
     anonymous.request_id.clear();
     let call = stream.acquire(&anonymous, 1).await;
     let refused = stream.expect_refused(call).await;
@@ -234,7 +242,7 @@ async fn bad_input_is_refused_and_the_other_leases_live_on() {
         refused.message.contains("request_id is required"),
         "{refused:?}"
     );
-    let call = stream.acquire(&now("b"), 0).await;
+    let call = stream.acquire(&immediate_call("b"), 0).await;
     assert_eq!(
         stream.expect_refused(call).await.reason(),
         ErrorReason::InvalidField
@@ -244,7 +252,7 @@ async fn bad_input_is_refused_and_the_other_leases_live_on() {
         stream.expect_refused(call).await.reason(),
         ErrorReason::LeaseNotFound
     );
-    let call = stream.acquire(&now("a"), 1).await;
+    let call = stream.acquire(&immediate_call("a"), 1).await;
     let refused = stream.expect_refused(call).await;
     assert_eq!(refused.reason(), ErrorReason::LockHeld);
     assert!(!refused.details.is_empty(), "who holds it");
@@ -266,12 +274,15 @@ async fn a_call_id_in_use_an_expired_lease_and_a_sequence_going_back_change_noth
     let broker = InProcessBroker::start().await;
     let client = Client::new("holder", &[broker.api], 0);
     let held = client.acquire(&long("a")).await.expect("it is free");
-    let late = client.acquire(&now("late")).await.expect("it is free");
+    let late = client
+        .acquire(&immediate_call("late"))
+        .await
+        .expect("it is free");
     let mut stream = StreamClient::open(broker.api).await;
-    let call = stream.acquire(&now("b"), 1).await;
+    let call = stream.acquire(&immediate_call("b"), 1).await;
     stream.expect_granted(call).await;
-    let waits = stream.acquire(&in_line("a"), 1).await;
-    let request = client.acquire_request(&now("c"));
+    let waits = stream.acquire(&waiting_call("a"), 1).await;
+    let request = client.acquire_request(&immediate_call("c"));
     let twice = HoldAcquire {
         call_id: waits,
         request: Some(request),
@@ -307,7 +318,7 @@ async fn every_command_of_a_lease_is_answered_in_its_turn() {
     let deployment = Deployment::start(1).await;
     let addr = deployment.addrs()[0];
     let mut stream = StreamClient::open(addr).await;
-    let call = stream.acquire(&now("a"), 1).await;
+    let call = stream.acquire(&immediate_call("a"), 1).await;
     let lease = stream.expect_granted(call).await;
     // A stopped store keeps the first command in flight until the broker has read the others.
     let redis = deployment.redis.process();
@@ -325,7 +336,7 @@ async fn every_command_of_a_lease_is_answered_in_its_turn() {
         let refused = stream.expect_refused(call).await;
         assert_eq!(refused.reason(), ErrorReason::LeaseNotFound);
     }
-    let call = stream.acquire(&now("a"), 1).await;
+    let call = stream.acquire(&immediate_call("a"), 1).await;
     let lease = stream.expect_granted(call).await;
     let detach = stream.detach(&lease.lease_id).await;
     match stream.next_event().await {
@@ -347,7 +358,7 @@ async fn a_stream_takes_a_thousand_leases() {
         let call = stream.acquire(&long(&index.to_string()), 1).await;
         stream.expect_granted(call).await;
     }
-    let call = stream.acquire(&now("one more"), 1).await;
+    let call = stream.acquire(&immediate_call("one more"), 1).await;
     assert_eq!(
         stream.expect_refused(call).await.reason(),
         ErrorReason::TooManyLeases

@@ -56,7 +56,7 @@ impl Dev {
 }
 
 /// Returns the root folder of the project, found from `target/debug`.
-fn above_target() -> PathBuf {
+fn project_root() -> PathBuf {
     let folder = leasehold();
     let folder = folder.ancestors().nth(3).expect("target and a profile");
     folder.to_owned()
@@ -64,7 +64,7 @@ fn above_target() -> PathBuf {
 
 /// Waits until the command of a `leasehold run` echoes a line, which it does only while it holds
 /// the lock.
-async fn echoes(running: &mut RunningCommand) {
+async fn wait_for_echo(running: &mut RunningCommand) {
     let stdin = running.stdin.as_mut().expect("stdin is piped");
     stdin.write_all(b"under the lock\n").await.expect("it runs");
     assert_eq!(running.next_stdout_line().await, "under the lock");
@@ -72,7 +72,7 @@ async fn echoes(running: &mut RunningCommand) {
 
 #[tokio::test]
 async fn the_banner_shows_addresses_and_a_command() {
-    let dev = Dev::start(&above_target()).await;
+    let dev = Dev::start(&project_root()).await;
     let (api, version) = (&dev.api, env!("CARGO_PKG_VERSION"));
     let [admin, gap, title, api_line, console, hint, command] = dev.banner.as_slice() else {
         panic!("{:?}", dev.banner);
@@ -87,7 +87,7 @@ async fn the_banner_shows_addresses_and_a_command() {
     assert_eq!(*console, format!("  Console http://{admin}/"));
     assert!(hint.starts_with("Try it in a second terminal"), "{hint}");
     let below = leasehold();
-    let below = below.strip_prefix(above_target()).expect("below it");
+    let below = below.strip_prefix(project_root()).expect("below it");
     let expected = format!(
         "  {} run --endpoint http://{api} demo -- sleep 10",
         below.display()
@@ -97,7 +97,7 @@ async fn the_banner_shows_addresses_and_a_command() {
 
 #[tokio::test]
 async fn the_command_of_the_banner_takes_the_lock_twice_in_turn() {
-    let (here, elsewhere) = (above_target(), std::env::temp_dir());
+    let (here, elsewhere) = (project_root(), std::env::temp_dir());
     for folder in [here, elsewhere] {
         let dev = Dev::start(&folder).await;
         let line = dev.command("cat");
@@ -110,7 +110,7 @@ async fn the_command_of_the_banner_takes_the_lock_twice_in_turn() {
             RunningCommand::start(shell)
         };
         let mut first = paste();
-        echoes(&mut first).await;
+        wait_for_echo(&mut first).await;
         let mut second = paste();
         let output = second.next_stderr_line().await;
         assert!(
@@ -119,7 +119,7 @@ async fn the_command_of_the_banner_takes_the_lock_twice_in_turn() {
         );
         let ended = first.wait_for_exit().await;
         assert_eq!(ended.code, Some(0), "{ended:?}");
-        echoes(&mut second).await;
+        wait_for_echo(&mut second).await;
         let ended = second.wait_for_exit().await;
         assert_eq!(ended.code, Some(0), "{ended:?}");
     }
@@ -127,10 +127,10 @@ async fn the_command_of_the_banner_takes_the_lock_twice_in_turn() {
 
 #[tokio::test]
 async fn ctrl_c_ends_dev_at_once_with_a_holder_and_a_waiter() {
-    let dev = Dev::start(&above_target()).await;
+    let dev = Dev::start(&project_root()).await;
     let cli = Cli::for_broker(&dev.api);
     let mut holder = cli.start(&["run", "demo", "--", "cat"]);
-    echoes(&mut holder).await;
+    wait_for_echo(&mut holder).await;
     let mut waiter = cli.start(&["run", "demo", "--", "true"]);
     let output = waiter.next_stderr_line().await;
     assert!(

@@ -37,20 +37,20 @@ use tonic_types::StatusExt as _;
 
 const TTL: Duration = Duration::from_secs(20);
 /// Time within which clients are asked to reconnect, a third of the default `drain_timeout`.
-const ASKED_WITHIN: Duration = Duration::from_millis(3_333);
+const RECONNECT_REQUESTED_WITHIN: Duration = Duration::from_millis(3_333);
 /// Time limit far below a `drain_timeout` and a `disconnect_grace`.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
-fn now(lock: &str) -> AcquireCall {
+fn immediate_call(lock: &str) -> AcquireCall {
     AcquireCall::new(lock, TTL, Duration::ZERO)
 }
 
-fn in_line(lock: &str) -> AcquireCall {
+fn waiting_call(lock: &str) -> AcquireCall {
     AcquireCall::new(lock, TTL, Duration::from_secs(60))
 }
 
 /// Opens a stream and acquires a lease on it with this call.
-async fn holds(broker: SocketAddr, call: &AcquireCall) -> (StreamClient, Lease) {
+async fn acquire_on_stream(broker: SocketAddr, call: &AcquireCall) -> (StreamClient, Lease) {
     let mut stream = StreamClient::open(broker).await;
     let call = stream.acquire(call, 1).await;
     let lease = stream.expect_granted(call).await;
@@ -58,7 +58,7 @@ async fn holds(broker: SocketAddr, call: &AcquireCall) -> (StreamClient, Lease) 
 }
 
 /// Waits until the client is asked to reconnect. Returns the delay before the reconnect.
-async fn asked_to_move(stream: &mut StreamClient) -> Duration {
+async fn wait_for_reconnect_request(stream: &mut StreamClient) -> Duration {
     let Response::Reconnect(reconnect) = stream.next_event().await else {
         panic!("something else than Reconnect");
     };
@@ -87,7 +87,7 @@ fn is_draining(refused: &Status) -> bool {
 
 /// Sends the call until the broker responds. The broker closes idle connections during a drain, and
 /// a call on a connection that closes is not sent.
-async fn answer_to(client: &Client, call: &AcquireCall) -> Result<HeldLease, Status> {
+async fn call_until_answered(client: &Client, call: &AcquireCall) -> Result<HeldLease, Status> {
     loop {
         match client.acquire_at(0, call).await {
             Err(unsent) if unsent.code() == Code::Cancelled => {}
@@ -101,22 +101,30 @@ async fn a_draining_broker_rejects_new_calls_and_serves_existing_leases() {
     let mut deployment = Deployment::start(1).await;
     let addr = deployment.brokers[0].addr();
     let before = Client::new("before", &[addr], 0);
-    let kept = before.acquire_at(0, &now("kept")).await.expect("free");
-    let granted = before.acquire_at(0, &now("given")).await.expect("free");
-    let (mut stream, lease) = holds(addr, &now("streamed")).await;
-    let (other, _left) = holds(addr, &now("left")).await;
-    let waits = before.start_acquire_at(0, &in_line("kept"));
+    let kept = before
+        .acquire_at(0, &immediate_call("kept"))
+        .await
+        .expect("free");
+    let granted = before
+        .acquire_at(0, &immediate_call("given"))
+        .await
+        .expect("free");
+    let (mut stream, lease) = acquire_on_stream(addr, &immediate_call("streamed")).await;
+    let (other, _left) = acquire_on_stream(addr, &immediate_call("left")).await;
+    let waits = before.start_acquire_at(0, &waiting_call("kept"));
     before.wait_for_queue_length_at(0, "kept", 1).await;
     deployment.brokers[0].terminate();
-    assert!(asked_to_move(&mut stream).await <= ASKED_WITHIN);
+    assert!(wait_for_reconnect_request(&mut stream).await <= RECONNECT_REQUESTED_WITHIN);
 
     let waited = waits.await.expect("no panic").expect_err("it drains");
     assert!(is_draining(&waited), "{waited:?}");
     // The second client opens a new connection, like a client that was routed here shortly before.
     let after = Client::new("after", &[addr], 0);
     for client in [&before, &after] {
-        for call in [now("new"), in_line("kept")] {
-            let refused = answer_to(client, &call).await.expect_err("it drains");
+        for call in [immediate_call("new"), waiting_call("kept")] {
+            let refused = call_until_answered(client, &call)
+                .await
+                .expect_err("it drains");
             assert!(is_draining(&refused), "{refused:?}");
         }
     }
@@ -124,7 +132,7 @@ async fn a_draining_broker_rejects_new_calls_and_serves_existing_leases() {
     let refused = LockServiceClient::new(channel(addr)).hold(requests).await;
     let refused = refused.expect_err("a new stream is for another broker");
     assert!(is_draining(&refused), "{refused:?}");
-    let late = stream.acquire(&now("new"), 1).await;
+    let late = stream.acquire(&immediate_call("new"), 1).await;
     let refused = stream.expect_refused(late).await;
     assert_eq!(refused.reason(), ErrorReason::Draining);
     assert_eq!(refused.retry_after, Some(prost_types::Duration::default()));
@@ -141,11 +149,11 @@ async fn a_draining_broker_rejects_new_calls_and_serves_existing_leases() {
     let admin = deployment.brokers[0].admin();
     for listener in [addr, admin] {
         for name in READINESS {
-            let said = check(listener, name).await.expect("a known name");
-            assert_eq!(said, ServingStatus::NotServing);
+            let output = check(listener, name).await.expect("a known name");
+            assert_eq!(output, ServingStatus::NotServing);
         }
-        let said = check(listener, LIVENESS).await.expect("a known name");
-        assert_eq!(said, ServingStatus::Serving);
+        let output = check(listener, LIVENESS).await.expect("a known name");
+        assert_eq!(output, ServingStatus::Serving);
     }
     assert_eq!(get(admin, "/readyz").await, (503, "draining".to_owned()));
     assert_eq!(get(admin, "/livez").await, (200, "ok".to_owned()));
@@ -166,7 +174,7 @@ async fn a_draining_broker_rejects_new_calls_and_serves_existing_leases() {
 #[tokio::test]
 async fn a_client_that_does_not_reconnect_is_disconnected_at_drain_timeout() {
     /// Heartbeat interval, within the limit of 20 heartbeats per second on a stream.
-    const BEAT: Duration = Duration::from_millis(100);
+    const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(100);
     const DRAIN: Duration = Duration::from_secs(3);
     let redis = RedisServer::start().await;
     let mut options = BrokerOptions::for_store(redis.url());
@@ -177,15 +185,16 @@ async fn a_client_that_does_not_reconnect_is_disconnected_at_drain_timeout() {
     let mut deployment = Deployment::start_on(redis, &options, 2).await;
     let addrs = deployment.addrs();
     let _silent = TcpStream::connect(addrs[0]).await.expect("it listens");
-    let (mut stream, lease) = holds(addrs[0], &now("a").with_disconnect_grace(0)).await;
+    let (mut stream, lease) =
+        acquire_on_stream(addrs[0], &immediate_call("a").with_disconnect_grace(0)).await;
     deployment.brokers[0].terminate();
     let started_at = Instant::now();
-    let within = asked_to_move(&mut stream).await;
+    let within = wait_for_reconnect_request(&mut stream).await;
     assert!(within <= DRAIN / 3, "{within:?}");
     while started_at.elapsed() < DRAIN * 3 / 4 {
         let sequence = stream.heartbeat().await;
         assert_eq!(stream.wait_for_ack(sequence).await, 1, "to the end");
-        sleep(BEAT).await;
+        sleep(HEARTBEAT_INTERVAL).await;
     }
     assert_eq!(deployment.brokers[0].wait_for_exit().await, Some(0));
     let took = started_at.elapsed();
@@ -200,7 +209,7 @@ async fn a_client_that_does_not_reconnect_is_disconnected_at_drain_timeout() {
 }
 
 /// Sends the headers of calls without messages, on both listeners.
-async fn unfinished(broker: &BrokerProcess) -> [RawHttp2; 2] {
+async fn open_incomplete_calls(broker: &BrokerProcess) -> [RawHttp2; 2] {
     let api = "/leasehold.v1.LockService/Acquire";
     let admin = "/leasehold.v1.AdminService/SetLockLimit";
     let mut connections = Vec::new();
@@ -219,7 +228,7 @@ async fn unfinished(broker: &BrokerProcess) -> [RawHttp2; 2] {
 #[tokio::test]
 async fn unauthenticated_calls_do_not_delay_a_drain() {
     let mut fixture = AccessControlFixture::start(ALLOW_ALL_POLICY, &[("alice", "alice")]).await;
-    let _unfinished = unfinished(&fixture.broker).await;
+    let _unfinished = open_incomplete_calls(&fixture.broker).await;
     let started_at = Instant::now();
     fixture.broker.terminate();
     assert_eq!(fixture.broker.wait_for_exit().await, Some(0));
@@ -231,7 +240,7 @@ async fn unauthenticated_calls_do_not_delay_a_drain() {
 async fn missing_messages_delay_a_drain_by_at_most_a_second() {
     const A_SECOND: Duration = Duration::from_secs(1);
     let mut fixture = Deployment::start(1).await;
-    let _unfinished = unfinished(&fixture.brokers[0]).await;
+    let _unfinished = open_incomplete_calls(&fixture.brokers[0]).await;
     let started_at = Instant::now();
     fixture.brokers[0].terminate();
     assert_eq!(fixture.brokers[0].wait_for_exit().await, Some(0));
@@ -253,13 +262,16 @@ async fn clients_are_asked_to_move_one_after_the_other() {
     let addr = deployment.brokers[0].addr();
     let opened = (0..STREAMS).map(|index| async move {
         let lock = format!("lock-{index}");
-        holds(addr, &now(&lock)).await.0
+        acquire_on_stream(addr, &immediate_call(&lock)).await.0
     });
     let mut streams = join_all(opened).await;
     deployment.brokers[0].terminate();
-    let delays = join_all(streams.iter_mut().map(asked_to_move)).await;
+    let delays = join_all(streams.iter_mut().map(wait_for_reconnect_request)).await;
     let parts = [0, 1, 2, 3].map(|part| {
-        let (from, to) = (ASKED_WITHIN * part / 4, ASKED_WITHIN * (part + 1) / 4);
+        let (from, to) = (
+            RECONNECT_REQUESTED_WITHIN * part / 4,
+            RECONNECT_REQUESTED_WITHIN * (part + 1) / 4,
+        );
         delays
             .iter()
             .filter(|delay| (from..to).contains(*delay))
@@ -282,9 +294,13 @@ async fn a_lease_whose_client_is_reconnecting_is_kept() {
         let mut deployment = Deployment::start(2).await;
         let addrs = deployment.addrs();
         let grace_ms = u64::try_from(grace.as_millis()).expect("small");
-        let (mut stream, lease) = holds(addrs[0], &now("a").with_disconnect_grace(grace_ms)).await;
+        let (mut stream, lease) = acquire_on_stream(
+            addrs[0],
+            &immediate_call("a").with_disconnect_grace(grace_ms),
+        )
+        .await;
         deployment.brokers[0].terminate();
-        asked_to_move(&mut stream).await;
+        wait_for_reconnect_request(&mut stream).await;
         drop(stream);
         let left = Instant::now();
         assert_eq!(deployment.brokers[0].wait_for_exit().await, Some(0));
@@ -304,12 +320,15 @@ async fn a_queue_position_whose_caller_just_disconnected_is_kept() {
     let mut deployment = Deployment::start(2).await;
     let addrs = deployment.addrs();
     let other = Client::new("other", &addrs[1..], 0);
-    let _held = other.acquire_at(0, &now("a")).await.expect("it is free");
+    let _held = other
+        .acquire_at(0, &immediate_call("a"))
+        .await
+        .expect("it is free");
     let mut stream = StreamClient::open(addrs[0]).await;
-    let on_stream = stream.acquire(&in_line("a"), 1).await;
+    let on_stream = stream.acquire(&waiting_call("a"), 1).await;
     stream.next_queue_position(on_stream).await;
     let client = Client::new("worker-1", &addrs, 0);
-    let unary = in_line("a");
+    let unary = waiting_call("a");
     let waits = client.start_acquire_at(0, &unary);
     other.wait_for_queue_length_at(0, "a", 2).await;
     drop((stream, waits));
@@ -333,12 +352,15 @@ async fn a_wait_on_a_stream_is_granted_while_its_client_moves() {
     let mut deployment = Deployment::start(2).await;
     let addrs = deployment.addrs();
     let other = Client::new("other", &addrs[1..], 0);
-    let held = other.acquire_at(0, &now("a")).await.expect("it is free");
-    let (mut stream, _kept) = holds(addrs[0], &now("b")).await;
-    let call = stream.acquire(&in_line("a"), 1).await;
+    let held = other
+        .acquire_at(0, &immediate_call("a"))
+        .await
+        .expect("it is free");
+    let (mut stream, _kept) = acquire_on_stream(addrs[0], &immediate_call("b")).await;
+    let call = stream.acquire(&waiting_call("a"), 1).await;
     stream.next_queue_position(call).await;
     deployment.brokers[0].terminate();
-    asked_to_move(&mut stream).await;
+    wait_for_reconnect_request(&mut stream).await;
     other.release_at(0, &held).await.expect("the holder");
     let lease = stream.expect_granted(call).await;
     let mut next = StreamClient::open(addrs[1]).await;
@@ -359,11 +381,11 @@ async fn a_waiter_on_a_stream_of_a_draining_broker_is_granted_after_an_expiry() 
     let gone = AcquireCall::new("a", Duration::from_secs(3), Duration::ZERO);
     let other = Client::new("other", &[addr], 0);
     other.acquire_at(0, &gone).await.expect("it is free");
-    let (mut stream, _kept) = holds(addr, &now("b")).await;
-    let call = stream.acquire(&in_line("a"), 1).await;
+    let (mut stream, _kept) = acquire_on_stream(addr, &immediate_call("b")).await;
+    let call = stream.acquire(&waiting_call("a"), 1).await;
     stream.next_queue_position(call).await;
     deployment.brokers[0].terminate();
-    asked_to_move(&mut stream).await;
+    wait_for_reconnect_request(&mut stream).await;
     stream.expect_granted(call).await;
     drop(stream);
     assert_eq!(deployment.brokers[0].wait_for_exit().await, Some(0));
@@ -377,13 +399,13 @@ async fn a_connection_opened_during_a_drain_is_asked_to_leave_soon() {
     let mut deployment = Deployment::start(1).await;
     let addr = deployment.brokers[0].addr();
     let proxy = Http2Proxy::start(addr).await;
-    let (mut stream, _lease) = holds(addr, &now("a")).await;
+    let (mut stream, _lease) = acquire_on_stream(addr, &immediate_call("a")).await;
     deployment.brokers[0].terminate();
-    asked_to_move(&mut stream).await;
+    wait_for_reconnect_request(&mut stream).await;
     let late = Client::new("late", &[proxy.addr()], 0);
     let started_at = Instant::now();
     until("the connection is asked to end", async || {
-        let refused = late.acquire_at(0, &now("b")).await;
+        let refused = late.acquire_at(0, &immediate_call("b")).await;
         assert!(is_draining(&refused.expect_err("it drains")));
         (proxy.frames_from_broker(GOAWAY) > 0).then_some(())
     })
@@ -398,7 +420,10 @@ async fn without_clients_a_drain_is_over_at_once() {
     let mut deployment = Deployment::start(1).await;
     // An idle connection receives a GOAWAY and delays the drain no further.
     let client = Client::new("idle", &deployment.addrs(), 0);
-    let mut held = client.acquire_at(0, &now("a")).await.expect("it is free");
+    let mut held = client
+        .acquire_at(0, &immediate_call("a"))
+        .await
+        .expect("it is free");
     let started_at = Instant::now();
     deployment.brokers[0].terminate();
     assert_eq!(deployment.brokers[0].wait_for_exit().await, Some(0));

@@ -33,11 +33,11 @@ fn ok() -> (u16, String) {
     (200, "ok".to_owned())
 }
 
-fn not_ready(why: &str) -> (u16, String) {
-    (503, why.to_owned())
+fn not_ready(reason: &str) -> (u16, String) {
+    (503, reason.to_owned())
 }
 
-fn now(lock: &str) -> AcquireCall {
+fn immediate_call(lock: &str) -> AcquireCall {
     AcquireCall::new(lock, TTL, Duration::ZERO)
 }
 
@@ -141,7 +141,10 @@ async fn readiness_does_not_follow_the_store() {
     let broker = &deployment.brokers[0];
     wait_for_status(broker.addr(), "", ServingStatus::Serving).await;
     let client = Client::new("worker-1", &[broker.addr()], 0);
-    let held = client.acquire_at(0, &now("a")).await.expect("it is free");
+    let held = client
+        .acquire_at(0, &immediate_call("a"))
+        .await
+        .expect("it is free");
     deployment.redis.kill().await;
     for _ in 0..3 {
         let refused = client.renew_at(0, &held).await.expect_err("no store");

@@ -6,13 +6,13 @@ use std::{
 };
 
 /// Minimum length of a text between placeholders. Shorter texts are not compared.
-const LEAST: usize = 3;
+const LENGTH_MIN: usize = 3;
 
 #[test]
 fn every_warning_is_in_the_docs() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let page = fs::read_to_string(root.join("docs/operating.md")).expect("the page");
-    let page = flat(&page.replace(['`', '*', '\\'], ""));
+    let page = collapse_whitespace(&page.replace(['`', '*', '\\'], ""));
     let mut texts = Vec::new();
     for file in sources(&root.join("server/src")) {
         let code = fs::read_to_string(&file).expect("a source");
@@ -25,7 +25,7 @@ fn every_warning_is_in_the_docs() {
     }
     assert!(texts.len() > 20, "{texts:?}");
     for (file, text) in texts {
-        for piece in pieces(&text) {
+        for piece in literal_parts(&text) {
             assert!(page.contains(&piece), "{}: {piece}", file.display());
         }
     }
@@ -49,8 +49,8 @@ fn logged(code: &str, what: &str) -> Vec<String> {
 }
 
 /// Returns the texts between the placeholders.
-fn pieces(text: &str) -> Vec<String> {
-    let text = flat(text);
+fn literal_parts(text: &str) -> Vec<String> {
+    let text = collapse_whitespace(text);
     let ends = text.split('{').map(|part| match part.split_once('}') {
         Some((_placeholder, rest)) => rest,
         None => part,
@@ -60,10 +60,10 @@ fn pieces(text: &str) -> Vec<String> {
             .trim_matches([' ', '.', ':', '(', ')', ','])
             .to_owned()
     });
-    pieces.filter(|piece| piece.len() >= LEAST).collect()
+    pieces.filter(|piece| piece.len() >= LENGTH_MIN).collect()
 }
 
-fn flat(text: &str) -> String {
+fn collapse_whitespace(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
@@ -87,12 +87,12 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
 fn the_reader_of_warnings_reads() {
     let code = r#"
         tracing::warn!(target: "audit", lock = lock.to_string(), "an operator has");
-        warn!("{name} is lost: {why}");
+        warn!("{name} is lost: {reason}");
         my_warn!("not this one");
     "#;
     assert_eq!(
         logged(code, "warn!("),
-        ["an operator has", "{name} is lost: {why}"]
+        ["an operator has", "{name} is lost: {reason}"]
     );
-    assert_eq!(pieces("{name} is lost: {why}"), ["is lost"]);
+    assert_eq!(literal_parts("{name} is lost: {reason}"), ["is lost"]);
 }

@@ -157,8 +157,8 @@ async fn the_filter_is_changed_by_operators_only() {
         let shown = format!("Bearer {token}");
         let headers = [("authorization", shown.as_str())];
         let headers = if token.is_empty() { &[] } else { &headers[..] };
-        let (answered, why) = post(admin, PATH, headers, "info,h2=info").await;
-        assert_eq!(answered, code, "{token}: {why}");
+        let (answered, reason) = post(admin, PATH, headers, "info,h2=info").await;
+        assert_eq!(answered, code, "{token}: {reason}");
     }
     let log = fixture.broker.log();
     let line = log
@@ -313,7 +313,7 @@ async fn clients_that_connect_to_addresses_do_not_flood_the_log() {
     options.init_store().await;
     let broker = BrokerProcess::start(&options).await;
     let warnings = || broker.log().matches("Illegal SNI").count();
-    greet(&broker).await;
+    send_client_hello(&broker).await;
     assert_eq!(warnings(), 0, "{}", broker.log());
     // This filter logs the warning, which shows that the search finds it.
     let asked = (
@@ -322,13 +322,13 @@ async fn clients_that_connect_to_addresses_do_not_flood_the_log() {
     );
     options.env.push((asked.0.to_owned(), asked.1.to_owned()));
     let broker = BrokerProcess::start(&options).await;
-    greet(&broker).await;
+    send_client_hello(&broker).await;
     let log = broker.log();
     assert_eq!(log.matches("Illegal SNI").count(), 1, "{log}");
 }
 
 /// Sends a TLS ClientHello with an IP address as the server name, as some clients do.
-async fn greet(broker: &BrokerProcess) {
+async fn send_client_hello(broker: &BrokerProcess) {
     let trust = ClientConfig::builder().with_root_certificates(RootCertStore::empty());
     let name = "abc.a.a.d".try_into().expect("a name");
     let client = ClientConnection::new(Arc::new(trust.with_no_client_auth()), name);

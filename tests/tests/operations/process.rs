@@ -55,7 +55,7 @@ impl Dev {
         }
     }
 
-    async fn line(&mut self) -> String {
+    async fn read_line(&mut self) -> String {
         self.lines
             .next_line()
             .await
@@ -63,9 +63,9 @@ impl Dev {
             .expect("one more line")
     }
 
-    async fn ends_by(&mut self, signal: Signal) {
+    async fn assert_exits_on(&mut self, signal: Signal) {
         self.signal(signal);
-        assert_eq!(self.ended().await, Some(0), "{}", self.log());
+        assert_eq!(self.wait_for_exit().await, Some(0), "{}", self.log());
     }
 
     fn signal(&self, signal: Signal) {
@@ -76,14 +76,14 @@ impl Dev {
         kill_process(pid.expect("it runs"), signal).expect("signal the broker");
     }
 
-    async fn ended(&mut self) -> Option<i32> {
+    async fn wait_for_exit(&mut self) -> Option<i32> {
         let ended = timeout(DRAIN_LIMIT, self.child.wait()).await;
         ended.expect("it ends in time").expect("its status").code()
     }
 
     /// Returns a channel to the API, whose address is in the first line of the output.
     async fn api(&mut self) -> Channel {
-        let line = self.line().await;
+        let line = self.read_line().await;
         let api = line.strip_prefix("listening on ").expect("the first line");
         channel(api.parse().expect("an address"))
     }
@@ -120,17 +120,17 @@ async fn run_with(args: &[&str], env: &[(&str, &str)]) -> (Option<i32>, String, 
 async fn it_prints_its_addresses_and_ends_by_a_signal() {
     for signal in [Signal::TERM, Signal::INT] {
         let mut dev = Dev::start(&ANY_PORTS);
-        let line = dev.line().await;
+        let line = dev.read_line().await;
         let api = line
             .strip_prefix("listening on 127.0.0.1:")
             .expect("the first line");
         assert_ne!(api, "0");
         assert!(
-            dev.line()
+            dev.read_line()
                 .await
                 .starts_with("admin listening on 127.0.0.1:")
         );
-        dev.ends_by(signal).await;
+        dev.assert_exits_on(signal).await;
     }
 }
 
@@ -148,9 +148,9 @@ async fn a_busy_port_is_named() {
 async fn dev_serves_others_no_shared_store() {
     let store = [("LEASEHOLD__STORE__URL", "redis://127.0.0.1:6379/0")];
     let dev = ["dev", "--listen", "0.0.0.0:0", "--insecure"];
-    let (code, _, told) = run_with(&dev, &store).await;
+    let (code, _, stderr) = run_with(&dev, &store).await;
     assert_eq!(code, Some(1));
-    assert!(told.contains("run `serve` for this store"), "{told}");
+    assert!(stderr.contains("run `serve` for this store"), "{stderr}");
 }
 
 #[tokio::test]
@@ -242,7 +242,7 @@ async fn a_drain_ends_with_drain_timeout() {
     let mut dev = Dev::start_with(&ANY_PORTS, &env);
     let mut open = open_reflection_stream(dev.api().await).await;
     let started = Instant::now();
-    dev.ends_by(Signal::TERM).await;
+    dev.assert_exits_on(Signal::TERM).await;
     let took = started.elapsed();
     assert!(took >= Duration::from_millis(500), "{took:?}");
     assert!(took < Duration::from_secs(2), "{took:?}");
@@ -264,7 +264,7 @@ async fn a_second_signal_ends_a_drain() {
         // The drain ends the watch.
         while watch.message().await.expect("an orderly end").is_some() {}
         dev.signal(second);
-        assert_eq!(dev.ended().await, Some(1));
+        assert_eq!(dev.wait_for_exit().await, Some(1));
         assert!(
             started.elapsed() < Duration::from_secs(5),
             "before the drain_timeout"
@@ -280,8 +280,8 @@ async fn a_second_signal_ends_a_drain() {
 #[tokio::test]
 async fn the_log_is_json_in_a_file() {
     let mut dev = Dev::start(&ANY_PORTS);
-    dev.line().await;
-    dev.ends_by(Signal::TERM).await;
+    dev.read_line().await;
+    dev.assert_exits_on(Signal::TERM).await;
     let log = dev.log();
     assert!(log.lines().count() > 0);
     for line in log.lines() {
@@ -327,7 +327,7 @@ async fn the_log_holds_no_secret() {
     };
     let status = locks.release(release).await.expect_err("a forged token");
     assert!(!format!("{status:?}").contains("canary-of-a-token"));
-    dev.ends_by(Signal::TERM).await;
+    dev.assert_exits_on(Signal::TERM).await;
     let log = dev.log();
     assert!(log.contains("draining"), "{log}");
     for secret in [

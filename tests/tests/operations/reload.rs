@@ -25,7 +25,7 @@ const ADMIN: &str = "admin listening on ";
 const LOG: &str = "stderr.log";
 /// Five times the quiet period that a directory must have before a reload.
 const IDLE: Duration = Duration::from_secs(1);
-const STAYS: &str = "keeping the current configuration";
+const KEPT_MESSAGE: &str = "keeping the current configuration";
 
 /// A `leasehold-server dev` process that logs to the directory of its configuration.
 struct Broker {
@@ -37,7 +37,7 @@ struct Broker {
 
 impl Broker {
     /// Starts a broker with this configuration.
-    async fn on(text: &str) -> Self {
+    async fn start_with(text: &str) -> Self {
         let configuration = Configuration::new(text);
         let file = configuration.file().display().to_string();
         Self::start(configuration, &["--config", &file], &[]).await
@@ -84,7 +84,7 @@ impl Broker {
     }
 
     /// Waits until the minimum TTL has this value.
-    async fn raises_to(&self, ttl_min_ms: u128) {
+    async fn wait_for_ttl_min(&self, ttl_min_ms: u128) {
         let what = format!("ttl_min {ttl_min_ms} ms: {}", self.log());
         until(&what, async || {
             (self.granted_ms(Some(1)).await == ttl_min_ms).then_some(())
@@ -127,23 +127,23 @@ fn ttl_min(seconds: u8) -> String {
 
 #[tokio::test]
 async fn a_file_that_is_written_or_replaced_takes_effect() {
-    let broker = Broker::on(&ttl_min(1)).await;
-    broker.raises_to(1_000).await;
+    let broker = Broker::start_with(&ttl_min(1)).await;
+    broker.wait_for_ttl_min(1_000).await;
     let mut stream = StreamClient::open_on(broker.api.clone()).await;
     broker.rewrite(&ttl_min(2));
-    broker.raises_to(2_000).await;
+    broker.wait_for_ttl_min(2_000).await;
     broker.logs("changed: limits.ttl_min from 1s to 2s").await;
 
     let other = broker.configuration.dir().join("other.toml");
     fs::write(&other, ttl_min(3)).expect("another file");
     fs::rename(&other, broker.configuration.file()).expect("one file system");
-    broker.raises_to(3_000).await;
+    broker.wait_for_ttl_min(3_000).await;
 
     fs::remove_file(broker.configuration.file()).expect("it is there");
-    broker.logs(STAYS).await;
+    broker.logs(KEPT_MESSAGE).await;
     assert_eq!(broker.granted_ms(Some(1)).await, 3_000);
     broker.rewrite(&ttl_min(4));
-    broker.raises_to(4_000).await;
+    broker.wait_for_ttl_min(4_000).await;
 
     // The stream was opened before the change.
     let call = AcquireCall::new("on-a-stream", Duration::from_millis(1), Duration::ZERO);
@@ -154,7 +154,7 @@ async fn a_file_that_is_written_or_replaced_takes_effect() {
 
 #[tokio::test]
 async fn a_repeat_after_a_change_is_the_same_call() {
-    let broker = Broker::on(&ttl_min(20)).await;
+    let broker = Broker::start_with(&ttl_min(20)).await;
     let request = AcquireRequest {
         request_id: Uuid::new_v4().to_string(),
         disconnect_grace: Duration::from_secs(25).try_into().ok(),
@@ -162,7 +162,7 @@ async fn a_repeat_after_a_change_is_the_same_call() {
     };
     let first = broker.granted(request.clone()).await;
     broker.rewrite(&ttl_min(30));
-    broker.raises_to(30_000).await;
+    broker.wait_for_ttl_min(30_000).await;
     let again = broker.granted(request).await;
     assert_eq!(again.lease_id, first.lease_id);
 }
@@ -181,7 +181,7 @@ async fn a_link_of_kubernetes_that_is_swapped_takes_effect() {
     symlink("..data/leasehold.toml", configuration.file()).expect("a link");
     let file = configuration.file().display().to_string();
     let broker = Broker::start(configuration, &["--config", &file], &[]).await;
-    broker.raises_to(1_000).await;
+    broker.wait_for_ttl_min(1_000).await;
 
     // The link is swapped twice, because the first reload could also result from the removal of the
     // old file.
@@ -190,7 +190,7 @@ async fn a_link_of_kubernetes_that_is_swapped_takes_effect() {
         symlink(version, mount.join("..data_tmp")).expect("a link");
         fs::rename(mount.join("..data_tmp"), mount.join("..data")).expect("one file system");
         fs::remove_dir_all(mount.join(old)).expect("it is there");
-        broker.raises_to(u128::from(seconds) * 1_000).await;
+        broker.wait_for_ttl_min(u128::from(seconds) * 1_000).await;
     }
 }
 
@@ -203,10 +203,10 @@ async fn sighup_takes_effect() {
     symlink(elsewhere.file(), configuration.file()).expect("a link");
     let file = configuration.file().display().to_string();
     let broker = Broker::start(configuration, &["--config", &file], &[]).await;
-    broker.raises_to(1_000).await;
+    broker.wait_for_ttl_min(1_000).await;
     fs::write(elsewhere.file(), ttl_min(2)).expect("write the configuration");
     broker.process.hang_up();
-    broker.raises_to(2_000).await;
+    broker.wait_for_ttl_min(2_000).await;
     broker.logs("SIGHUP: reloading the configuration").await;
 }
 
@@ -222,12 +222,12 @@ async fn without_a_file_sighup_is_logged_and_has_no_effect() {
 
 #[tokio::test]
 async fn an_invalid_file_changes_nothing_and_all_problems_are_logged() {
-    let broker = Broker::on(&ttl_min(2)).await;
-    broker.raises_to(2_000).await;
+    let broker = Broker::start_with(&ttl_min(2)).await;
+    broker.wait_for_ttl_min(2_000).await;
     let path = broker.configuration.file().display().to_string();
     broker
         .rewrite("[limits]\nttl_min = \"3s\"\nwait_max = \"never\"\n[logg]\nfilter = \"debug\"\n");
-    broker.logs(STAYS).await;
+    broker.logs(KEPT_MESSAGE).await;
     let log = broker.log();
     for problem in [
         format!(
@@ -246,18 +246,23 @@ async fn an_invalid_file_changes_nothing_and_all_problems_are_logged() {
     broker.logs(&format!("{path}, line 1, column 8: ")).await;
     assert_eq!(broker.granted_ms(Some(1)).await, 2_000);
     broker.rewrite(&ttl_min(4));
-    broker.raises_to(4_000).await;
-    assert_eq!(broker.log().matches(STAYS).count(), 2, "{}", broker.log());
+    broker.wait_for_ttl_min(4_000).await;
+    assert_eq!(
+        broker.log().matches(KEPT_MESSAGE).count(),
+        2,
+        "{}",
+        broker.log()
+    );
 }
 
 #[tokio::test]
 async fn what_needs_a_restart_is_named_and_the_rest_takes_effect() {
-    let broker = Broker::on(&ttl_min(1)).await;
+    let broker = Broker::start_with(&ttl_min(1)).await;
     broker.rewrite(
         "[limits]\nttl_min = \"2s\"\nttl_max = \"30s\"\nlock_delay_max = \"20s\"\n\
          [store]\nurl = \"redis://me:canary@h\"\n",
     );
-    broker.raises_to(2_000).await;
+    broker.wait_for_ttl_min(2_000).await;
     let waiting = "WARN leasehold_server::reload: restart required to change: \
                    limits.lock_delay_max from 10s to 20s, limits.ttl_max from 60s to 30s, \
                    store.url from nothing to redis://me:***@h";
@@ -269,7 +274,7 @@ async fn what_needs_a_restart_is_named_and_the_rest_takes_effect() {
 /// Sets a minimum TTL above the maximum TTL in use, which would leave no valid TTL.
 #[tokio::test]
 async fn what_fits_only_what_needs_a_restart_waits_for_it() {
-    let broker = Broker::on("").await;
+    let broker = Broker::start_with("").await;
     broker.rewrite("[limits]\nttl_min = \"90s\"\nttl_max = \"2m\"\n");
     let waiting = "restart required to change: limits.ttl_default from 10s to 1m 30s, \
                    limits.ttl_max from 60s to 2m, limits.ttl_min from 1s to 90s";
@@ -299,7 +304,7 @@ async fn flags_and_environment_keep_winning() {
 
 #[tokio::test]
 async fn wait_max_and_the_log_filter_take_effect() {
-    let broker = Broker::on("").await;
+    let broker = Broker::start_with("").await;
     let held = AcquireCall::new("held", Duration::from_secs(60), Duration::ZERO);
     broker
         .client
@@ -324,7 +329,7 @@ async fn wait_max_and_the_log_filter_take_effect() {
 
 #[tokio::test]
 async fn a_stop_goes_by_the_newest_drain_timeout() {
-    let mut broker = Broker::on("[server]\ndrain_timeout = \"1h\"\n").await;
+    let mut broker = Broker::start_with("[server]\ndrain_timeout = \"1h\"\n").await;
     let _open = open_reflection_stream(broker.api.clone()).await;
     broker.rewrite("[server]\ndrain_timeout = \"100ms\"\n");
     broker
@@ -337,7 +342,7 @@ async fn a_stop_goes_by_the_newest_drain_timeout() {
 
 #[tokio::test]
 async fn max_hold_max_cuts_every_hold_that_begins_after_it() {
-    let broker = Broker::on("").await;
+    let broker = Broker::start_with("").await;
     let before = AcquireRequest {
         request_id: Uuid::new_v4().to_string(),
         ..request(Some(50_000))
@@ -349,11 +354,15 @@ async fn max_hold_max_cuts_every_hold_that_begins_after_it() {
         .logs("changed: limits.max_hold_max from nothing to 20s")
         .await;
     for (asked_s, cut_s) in [(None, 20), (Some(40), 20), (Some(10), 10)] {
-        let asked = AcquireRequest {
+        let request = AcquireRequest {
             max_hold: asked_s.map(|seconds| prost_types::Duration { seconds, nanos: 0 }),
             ..request(Some(50_000))
         };
-        let ttl = broker.granted(asked).await.ttl.expect("a lease has a ttl");
+        let ttl = broker
+            .granted(request)
+            .await
+            .ttl
+            .expect("a lease has a ttl");
         assert_eq!((ttl.seconds, ttl.nanos), (cut_s, 0), "{asked_s:?}");
     }
     let again = broker.granted(before).await;

@@ -34,7 +34,7 @@ const WAIT: Duration = Duration::from_secs(60);
 
 /// A fixture of one broker behind a proxy that drops replies, and one broker with a direct
 /// connection.
-struct Site {
+struct Fixture {
     careful: Client,
     observer: Client,
     proxy: RedisProxy,
@@ -54,18 +54,18 @@ struct Record {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_cut_after_they_reached_redis_are_executed_once_or_rolled_back() {
-    let mut fixture = Site::start().await;
+    let mut fixture = Fixture::start().await;
     let wanted = scaled_count(10_000, 500);
     let mut batch = 0;
     while fixture.lost.load(Ordering::Relaxed) < wanted {
         fixture.repeated(batch).await;
         fixture.shared(batch).await;
-        fixture.in_line(batch).await;
-        fixture.given_up(batch).await;
+        fixture.queue_calls(batch).await;
+        fixture.acquire_without_repeat(batch).await;
         batch += 1;
     }
     let lost = fixture.lost.load(Ordering::Relaxed);
-    let undone_after = fixture.nothing_is_left().await;
+    let undone_after = fixture.wait_until_free().await;
     let keys = fixture.every_key_ends().await;
     print_figures(&format!(
         "redis_cut: cut_after_redis={lost} batches={batch} double_leases=0 holders_left=0 \
@@ -75,7 +75,7 @@ async fn requests_cut_after_they_reached_redis_are_executed_once_or_rolled_back(
     assert!(undone_after < EXPIRY, "{undone_after:?}");
 }
 
-impl Site {
+impl Fixture {
     async fn start() -> Self {
         let redis = RedisServer::start().await;
         let proxy = RedisProxy::start(redis.addr()).await;
@@ -98,9 +98,9 @@ impl Site {
 
     /// Acquires, renews and releases locks, loses each reply, and repeats each call.
     async fn repeated(&mut self, batch: usize) {
-        let calls = now(&format!("repeated-{batch}"));
+        let calls = immediate_calls(&format!("repeated-{batch}"));
         let acquires = calls.iter().map(|call| self.careful.acquire_at(0, call));
-        self.lose("GRANTED", acquires).await;
+        self.drop_replies("GRANTED", acquires).await;
         let mut first = Vec::new();
         for call in &calls {
             let record = self.record(&call.lock).await;
@@ -115,11 +115,11 @@ impl Site {
             "a repeat gets the lease of the first copy"
         );
         let renews = held.iter().map(|held| self.careful.renew_at(0, held));
-        self.lose("EXTENDED", renews).await;
+        self.drop_replies("EXTENDED", renews).await;
         self.all(held.iter_mut().map(|held| self.careful.renew(held)))
             .await;
         let releases = held.iter().map(|held| self.careful.release_at(0, held));
-        self.lose("NOW", releases).await;
+        self.drop_replies("NOW", releases).await;
         let releases = self.all(held.iter().map(|held| self.careful.release(held)));
         for released in releases.await {
             assert!(released.already_released, "it was done once");
@@ -131,7 +131,7 @@ impl Site {
 
     /// Acquires shared locks. A call that was executed twice would appear as an additional holder.
     async fn shared(&mut self, batch: usize) {
-        let calls = now(&format!("shared-{batch}")).into_iter();
+        let calls = immediate_calls(&format!("shared-{batch}")).into_iter();
         let calls = calls.map(|call| {
             let (lock, index) = call.lock.rsplit_once('-').expect("a number");
             let index: usize = index.parse().expect("a number");
@@ -141,7 +141,7 @@ impl Site {
         let calls: Vec<_> = calls.collect();
         for again in 0..2 {
             let acquires = calls.iter().map(|call| self.careful.acquire_at(0, call));
-            self.lose("GRANTED", acquires).await;
+            self.drop_replies("GRANTED", acquires).await;
             for readers in calls.chunks(READERS) {
                 let record = self.record(&readers[0].lock).await;
                 let found = record.holders.len();
@@ -156,7 +156,7 @@ impl Site {
 
     /// Queues calls. A repeated call keeps its queue position, and a call without a repeat leaves
     /// the queue.
-    async fn in_line(&mut self, batch: usize) {
+    async fn queue_calls(&mut self, batch: usize) {
         let lock = format!("line-{batch}");
         let owner = AcquireCall::new(&lock, Duration::from_secs(60), Duration::ZERO);
         let owner = self.observer.acquire(&owner).await.expect("it is free");
@@ -164,7 +164,7 @@ impl Site {
             .map(|_| AcquireCall::new(&lock, TTL, WAIT))
             .collect();
         let acquires = calls.iter().map(|call| self.careful.acquire_at(0, call));
-        self.lose("QUEUED", acquires).await;
+        self.drop_replies("QUEUED", acquires).await;
         assert_eq!(self.record(&lock).await.waiters, BATCH);
         let (kept_calls, left_calls) = calls.split_at(BATCH / 2);
         let turns = join_all(kept_calls.iter().map(|call| async {
@@ -186,16 +186,16 @@ impl Site {
     }
 
     /// Acquires locks for callers that do not repeat their calls.
-    async fn given_up(&mut self, batch: usize) {
-        let calls = now(&format!("given-up-{batch}"));
+    async fn acquire_without_repeat(&mut self, batch: usize) {
+        let calls = immediate_calls(&format!("given-up-{batch}"));
         let acquires = calls.iter().map(|call| self.careful.acquire_at(0, call));
-        self.lose("GRANTED", acquires).await;
+        self.drop_replies("GRANTED", acquires).await;
         let first = self.record(&calls[0].lock).await;
         assert_eq!(first.holders.len(), 1, "Redis has granted it");
     }
 
     /// Sends calls to which Redis replies with this word, and drops every reply.
-    async fn lose<T>(
+    async fn drop_replies<T>(
         &self,
         word: &str,
         calls: impl ExactSizeIterator<Item = impl Future<Output = Result<T, Status>>>,
@@ -257,7 +257,7 @@ impl Site {
     }
 
     /// Waits until no record has a holder or a waiter. Returns the duration.
-    async fn nothing_is_left(&mut self) -> Duration {
+    async fn wait_until_free(&mut self) -> Duration {
         let started_at = boottime();
         loop {
             let keys = self.raw.keys_with_pttl(&format!("{KEY_PREFIX}{{")).await;
@@ -291,7 +291,7 @@ impl Site {
 }
 
 /// Returns a batch of calls that do not wait.
-fn now(what: &str) -> Vec<AcquireCall> {
+fn immediate_calls(what: &str) -> Vec<AcquireCall> {
     (0..BATCH)
         .map(|index| AcquireCall::new(&format!("{what}-{index}"), TTL, Duration::ZERO))
         .collect()

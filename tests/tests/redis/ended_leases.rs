@@ -31,7 +31,7 @@ const OFTEN: usize = 60;
 /// are not examined yet, and the other fields of the record.
 const FIELDS_MAX: i64 = 2 * (60 + 16) + 16;
 
-struct Site {
+struct Fixture {
     store: RedisStore,
     raw: RedisConnection,
     lock: LockKey,
@@ -39,7 +39,7 @@ struct Site {
     _stop: DropGuard,
 }
 
-impl Site {
+impl Fixture {
     async fn set() -> Self {
         let prefix = format!("{}:", uuid::Uuid::new_v4());
         let stop = CancellationToken::new();
@@ -83,7 +83,7 @@ impl Site {
 
 #[tokio::test]
 async fn gaps_in_the_list_of_ended_leases_do_not_stop_their_deletion() {
-    let mut fixture = Site::set().await;
+    let mut fixture = Fixture::set().await;
     fixture.release_often(20).await;
     for at in [5, 6, 17] {
         let field = format!("zq:{at}");
@@ -101,7 +101,7 @@ async fn gaps_in_the_list_of_ended_leases_do_not_stop_their_deletion() {
 /// Stores ended leases with the times of a clock that was ahead.
 #[tokio::test]
 async fn ended_leases_are_deleted_although_the_clock_was_set_back() {
-    let mut fixture = Site::set().await;
+    let mut fixture = Fixture::set().await;
     fixture.release_often(20).await;
     for (field, value) in fixture.raw.hash_fields(&fixture.key).await {
         let Some((head, at_ms)) = value.rsplit_once('|') else {

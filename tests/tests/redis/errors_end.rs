@@ -66,7 +66,7 @@ impl Outage {
 
     /// Asserts that the broker opened few connections during the outage, and used the store again
     /// in time.
-    async fn ends(self, fixture: &mut RejectingRedisFixture, what: &str) {
+    async fn assert_recovers(self, fixture: &mut RejectingRedisFixture, what: &str) {
         let took = fixture.wait_for_recovery().await;
         let seconds = usize::try_from(self.begun.elapsed().as_secs()).expect("few") + 1;
         let connections = fixture.command_counts().await.connections - self.connections;
@@ -125,7 +125,7 @@ async fn a_demoted_server_grants_nothing() {
     let cured = Instant::now();
     fixture.raw.must(&["REPLICAOF", "NO", "ONE"]).await;
     resumes_after_quarantine(&fixture, cured).await;
-    outage.ends(&mut fixture, "READONLY").await;
+    outage.assert_recovers(&mut fixture, "READONLY").await;
 }
 
 #[tokio::test]
@@ -143,7 +143,7 @@ async fn a_replica_without_a_master_grants_nothing() {
     let cured = Instant::now();
     fixture.raw.must(&["REPLICAOF", "NO", "ONE"]).await;
     resumes_after_quarantine(&fixture, cured).await;
-    outage.ends(&mut fixture, "MASTERDOWN").await;
+    outage.assert_recovers(&mut fixture, "MASTERDOWN").await;
 }
 
 #[tokio::test]
@@ -204,7 +204,7 @@ async fn a_server_that_loads_its_data_anew_is_waited_for() {
     assert!(refused < loaded, "it was loading all the time");
     let lines = fixture.count_log_lines("is loading its data");
     assert!((1..=2).contains(&lines), "{}", fixture.broker.log());
-    outage.ends(&mut fixture, "LOADING").await;
+    outage.assert_recovers(&mut fixture, "LOADING").await;
     assert_eq!(fixture.count_log_lines("may have lost locks"), 0);
     expect_all_ok(fixture.release_all(&held).await);
 }
@@ -230,7 +230,7 @@ async fn a_password_that_was_set_or_changed_is_logged() {
         .raw
         .must(&["CONFIG", "SET", "requirepass", "first-secret"])
         .await;
-    outage.ends(&mut fixture, "WRONGPASS").await;
+    outage.assert_recovers(&mut fixture, "WRONGPASS").await;
     expect_all_ok(fixture.release_all(&held).await);
     assert_eq!(fixture.count_log_lines("secret"), 0);
 }
@@ -251,7 +251,7 @@ async fn a_rejected_password_is_logged() {
         .raw
         .must(&["CONFIG", "SET", "requirepass", ""])
         .await;
-    outage.ends(&mut fixture, "NOAUTH").await;
+    outage.assert_recovers(&mut fixture, "NOAUTH").await;
     expect_all_ok(fixture.release_all(&held).await);
 }
 
@@ -272,7 +272,7 @@ async fn a_server_that_cannot_be_inspected_is_not_used() {
         .raw
         .must(&["ACL", "SETUSER", "default", "+info"])
         .await;
-    outage.ends(&mut fixture, "NOPERM to look").await;
+    outage.assert_recovers(&mut fixture, "NOPERM to look").await;
     expect_all_ok(fixture.release_all(&held).await);
 }
 
@@ -340,10 +340,10 @@ async fn a_cut_connection_is_opened_anew() {
             expect_all_ok(granted)
         };
         let ((), late) = tokio::join!(lost, renews);
-        outage.ends(&mut fixture, "cut").await;
+        outage.assert_recovers(&mut fixture, "cut").await;
         assert_eq!(fixture.count_log_lines("is lost"), cut);
         expect_all_ok(fixture.release_all(&late).await);
-        gone(&fixture, &cut_locks).await;
+        wait_until_free(&fixture, &cut_locks).await;
     }
     expect_all_ok(fixture.release_all(&held).await);
 }
@@ -364,8 +364,8 @@ async fn late_commands_at_a_stopped_server_have_no_effect() {
     noticed.await;
     assert_eq!(fixture.count_log_lines("no answer to 3 probes"), 1);
     fixture.redis.process().resume();
-    outage.ends(&mut fixture, "stopped").await;
-    gone(&fixture, &new).await;
+    outage.assert_recovers(&mut fixture, "stopped").await;
+    wait_until_free(&fixture, &new).await;
     expect_all_ok(fixture.release_all(&held).await);
 }
 
@@ -383,12 +383,12 @@ async fn late_commands_at_a_pausing_server_have_no_effect() {
     assert_all_failed(fixture.renew_all(&held).await, UNAVAILABLE);
     assert_eq!(fixture.count_log_lines("does not answer in time"), 1);
     fixture.raw.must(&["CLIENT", "UNPAUSE"]).await;
-    outage.ends(&mut fixture, "CLIENT PAUSE").await;
+    outage.assert_recovers(&mut fixture, "CLIENT PAUSE").await;
     assert!(
         !fixture.has_logged_lost_connection(),
         "it answers what the broker looks at"
     );
-    gone(&fixture, &new).await;
+    wait_until_free(&fixture, &new).await;
     expect_all_ok(fixture.release_all(&held).await);
 }
 
@@ -400,7 +400,7 @@ async fn cut(fixture: &mut RejectingRedisFixture) {
 }
 
 /// Waits until these locks are free. The broker may have to roll back attempts before.
-async fn gone(fixture: &RejectingRedisFixture, locks: &[String]) {
+async fn wait_until_free(fixture: &RejectingRedisFixture, locks: &[String]) {
     let start = Instant::now();
     for locks in locks.chunks(100) {
         let is_free = |answer: &Result<_, _>| {

@@ -77,7 +77,7 @@ async fn key_in(raw: &mut RedisConnection, upper: bool) -> (String, String) {
 async fn what_servers_of_a_cluster_say() {
     let (one, mut raw, _) = cluster_node().await;
     let (other, mut other_raw, bus) = cluster_node().await;
-    let said = |error: &Error, word: &str| {
+    let output = |error: &Error, word: &str| {
         assert!(error.details().starts_with(word), "{error:?}");
         let refusal = ErrorClass::classify(error);
         (refusal.executed, refusal.action, refusal.caller_error)
@@ -88,7 +88,7 @@ async fn what_servers_of_a_cluster_say() {
         NodeAction::Close,
         CallerError::Unavailable,
     );
-    assert_eq!(said(&down, "CLUSTERDOWN "), unknown);
+    assert_eq!(output(&down, "CLUSTERDOWN "), unknown);
 
     raw.must(&["CLUSTER", "ADDSLOTSRANGE", "0", "8191"]).await;
     other_raw
@@ -104,15 +104,15 @@ async fn what_servers_of_a_cluster_say() {
     repeat_until_rejected(&mut raw, &["GET", &upper], "MOVED").await;
 
     let elsewhere = (Executed::No, NodeAction::Redirect, CallerError::Unavailable);
-    assert_eq!(said(&refused(&one, &[&upper]).await, "MOVED "), elsewhere);
+    assert_eq!(output(&refused(&one, &[&upper]).await, "MOVED "), elsewhere);
     let cross = refused(&one, &[&lower, &upper]).await;
     let ends = (Executed::No, NodeAction::Close, CallerError::Unavailable);
-    assert_eq!(said(&cross, "CROSSSLOT "), ends);
+    assert_eq!(output(&cross, "CROSSSLOT "), ends);
 
     let id = other_raw.must(&["CLUSTER", "MYID"]).await;
     raw.must(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", id.text()])
         .await;
-    assert_eq!(said(&refused(&one, &[&lower]).await, "ASK "), elsewhere);
+    assert_eq!(output(&refused(&one, &[&lower]).await, "ASK "), elsewhere);
     let (there, absent) = (format!("{{{lower}}}1"), format!("{{{lower}}}2"));
     raw.must(&["CLUSTER", "SETSLOT", &slot, "STABLE"]).await;
     raw.must(&["SET", &there, "x"]).await;
@@ -120,7 +120,7 @@ async fn what_servers_of_a_cluster_say() {
         .await;
     let again = refused(&one, &[&there, &absent]).await;
     let keeps = (Executed::No, NodeAction::Keep, CallerError::Unavailable);
-    assert_eq!(said(&again, "TRYAGAIN "), keeps);
+    assert_eq!(output(&again, "TRYAGAIN "), keeps);
 }
 
 /// Checks the messages for operators about a store that rejects commands.

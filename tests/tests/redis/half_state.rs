@@ -33,7 +33,7 @@ const SHORT_MS: u64 = 1_000;
 const HUGE: &str = "99999999999999999999999999";
 
 /// A fixture of two brokers and a lock with holders, a queue and ended leases.
-struct Site {
+struct Fixture {
     brokers: [Arc<dyn Store>; 2],
     raw: RedisConnection,
     lock: LockKey,
@@ -46,7 +46,7 @@ struct Site {
 
 /// Results of commands on damaged records.
 #[derive(Debug, Default)]
-struct Tally {
+struct ResultCounts {
     done: usize,
     refused: usize,
     garbled: usize,
@@ -60,7 +60,7 @@ async fn connect(prefix: &str, stop: &CancellationToken) -> Arc<dyn Store> {
     Arc::new(store.await.expect("a Redis that can keep locks"))
 }
 
-impl Site {
+impl Fixture {
     async fn set() -> Self {
         let prefix = format!("{}:", uuid::Uuid::new_v4());
         let stop = CancellationToken::new();
@@ -177,7 +177,7 @@ impl Site {
     }
 
     /// Runs every verb on a damaged record and counts the results.
-    async fn run_all(&mut self, damaged: &Record, what: &str, counts: &mut Tally) {
+    async fn run_all(&mut self, damaged: &Record, what: &str, counts: &mut ResultCounts) {
         for verb in 0.. {
             self.write(damaged).await;
             let Some((name, answer)) = self.run(verb).await else {
@@ -220,7 +220,7 @@ fn granted(answer: Result<Acquired, StoreError>) -> FencingToken {
 }
 
 /// Returns the damaged variants of a value. `None` stands for a removed field.
-fn damages(value: &str) -> Vec<Option<String>> {
+fn damaged_values(value: &str) -> Vec<Option<String>> {
     let mut damages = vec![
         None,
         Some(String::new()),
@@ -249,11 +249,11 @@ fn damages(value: &str) -> Vec<Option<String>> {
 
 #[tokio::test]
 async fn a_script_does_its_work_or_changes_nothing() {
-    let mut fixture = Site::set().await;
+    let mut fixture = Fixture::set().await;
     let (whole, _) = fixture.record().await;
-    let mut counts = Tally::default();
+    let mut counts = ResultCounts::default();
     for (field, value) in &whole {
-        for damage in damages(value) {
+        for damage in damaged_values(value) {
             let mut damaged = whole.clone();
             let what = format!("{field} = {damage:?}");
             match damage {
@@ -275,11 +275,11 @@ async fn a_script_does_its_work_or_changes_nothing() {
 
 #[tokio::test]
 async fn a_record_of_another_version_or_type_is_left_alone() {
-    let mut fixture = Site::set().await;
+    let mut fixture = Fixture::set().await;
     let (whole, _) = fixture.record().await;
     let mut newer = whole.clone();
     newer.insert("v".to_owned(), "2".to_owned());
-    let mut counts = Tally::default();
+    let mut counts = ResultCounts::default();
     fixture.run_all(&newer, "v = 2", &mut counts).await;
     assert_eq!((counts.done, counts.garbled), (0, 0), "{counts:?}");
     for verb in 0.. {

@@ -197,7 +197,7 @@ async fn an_absent_server_is_named_or_waited_for() {
 }
 
 /// Opens a port that forwards connections to the two servers in alternation.
-async fn by_turns(servers: [SocketAddr; 2]) -> u16 {
+async fn start_alternating_proxy(servers: [SocketAddr; 2]) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("its address").port();
     tokio::spawn(async move {
@@ -214,7 +214,7 @@ async fn by_turns(servers: [SocketAddr; 2]) -> u16 {
 async fn an_address_of_several_servers_is_refused() {
     let (one, other) = (RedisServer::start().await, RedisServer::start().await);
     let mut balanced = config(&one);
-    let port = by_turns([one.addr(), other.addr()]).await;
+    let port = start_alternating_proxy([one.addr(), other.addr()]).await;
     balanced.location =
         StoreLocation::Server(config_address(SocketAddr::from(([127, 0, 0, 1], port))));
     let refused = rejection_message(NodeFixture::try_start(balanced).await);

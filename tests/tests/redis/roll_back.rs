@@ -39,7 +39,7 @@ async fn save(fixture: &Deployment) {
 }
 
 /// Restarts Redis with the saved data, and waits until the broker reports a recovering store.
-async fn fall_back(fixture: &mut Deployment, client: &Client) {
+async fn restore_saved_data(fixture: &mut Deployment, client: &Client) {
     fixture.redis.restart().await;
     until("a store that recovers", async || {
         let refused = client.acquire_at(0, &call("a-probe")).await;
@@ -64,7 +64,7 @@ async fn a_repeat_after_a_rollback_does_not_restore_a_released_lease() {
         .acquire_at(0, &call("a-lock"))
         .await
         .expect("it is free");
-    fall_back(&mut fixture, &one).await;
+    restore_saved_data(&mut fixture, &one).await;
     assert!(next.is_trusted(), "the store came back in time");
     let repeated = one.acquire_at(0, &first).await;
     assert!(is_recovering(
@@ -86,7 +86,7 @@ async fn an_add_after_a_rollback_does_not_restore_a_released_lock() {
         .acquire_at(0, &call("account"))
         .await
         .expect("it is free");
-    fall_back(&mut fixture, &one).await;
+    restore_saved_data(&mut fixture, &one).await;
     assert!(next.is_trusted(), "the store came back in time");
     let added = one.acquire_under_at(0, &call("account"), &job.lease).await;
     assert!(is_recovering(
@@ -105,13 +105,13 @@ async fn a_waiter_lost_in_a_rollback_is_queued_again() {
         .acquire_at(0, &call("a-lock"))
         .await
         .expect("it is free");
-    let in_line = || AcquireCall::new("a-lock", TTL, WAIT);
-    let first = client.start_acquire_at(0, &in_line());
+    let waiting_call = || AcquireCall::new("a-lock", TTL, WAIT);
+    let first = client.start_acquire_at(0, &waiting_call());
     client.wait_for_queue_length_at(0, "a-lock", 1).await;
     save(&fixture).await;
-    let second = client.start_acquire_at(0, &in_line());
+    let second = client.start_acquire_at(0, &waiting_call());
     client.wait_for_queue_length_at(0, "a-lock", 2).await;
-    fall_back(&mut fixture, &client).await;
+    restore_saved_data(&mut fixture, &client).await;
     until("both wait again", async || {
         let lock = client.get_lock_at(0, "a-lock").await.ok()?;
         (lock.queue_length == 2).then_some(())
@@ -124,7 +124,7 @@ async fn a_waiter_lost_in_a_rollback_is_queued_again() {
         client.acquire_at(0, &call("another-probe")).await.ok()
     })
     .await;
-    let third = client.start_acquire_at(0, &in_line());
+    let third = client.start_acquire_at(0, &waiting_call());
     client.wait_for_queue_length_at(0, "a-lock", 3).await;
     let mut before = held;
     for (index, waiter) in [first, second, third].into_iter().enumerate() {

@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep};
 const TOO_LATE: Duration = Duration::from_millis(COMMAND_DEADLINE_MS + 250);
 const TTL_MS: u64 = 2_000;
 /// Time for which every copy of a lease is alive.
-const LIVES: Duration = Duration::from_millis(TTL_MS);
+const COPY_LIFETIME: Duration = Duration::from_millis(TTL_MS);
 
 fn lock(name: &str) -> LockKey {
     lock_key("default", name)
@@ -50,12 +50,14 @@ async fn renew(broker: &RedlockBroker, lease: &LeaseRef) -> Result<Renewed, Stor
 }
 
 /// Renews until the store replies again after the restart of a node, and returns the result.
-async fn settled(broker: &RedlockBroker, lease: &LeaseRef) -> Renewed {
+async fn renew_until_answered(broker: &RedlockBroker, lease: &LeaseRef) -> Renewed {
     let start = Instant::now();
     loop {
         match renew(broker, lease).await {
             Ok(renewed) => return renewed,
-            Err(StoreError::Unavailable(_)) => assert!(start.elapsed() < LIVES, "it is back"),
+            Err(StoreError::Unavailable(_)) => {
+                assert!(start.elapsed() < COPY_LIFETIME, "it is back")
+            }
             Err(error) => panic!("{error:?}"),
         }
     }
@@ -122,7 +124,10 @@ async fn an_old_copy_renews_no_lease_that_was_given_back() {
         .await
         .expect("its copy has the former lease");
     assert_eq!(old.token, former.fencing_token.get());
-    assert_eq!(settled(&here, &former).await, Renewed::Released);
+    assert_eq!(
+        renew_until_answered(&here, &former).await,
+        Renewed::Released
+    );
     // If the nodes that have stored the release are unreachable, the state of the lease is unknown.
     nodes.pause([3, 4]).await;
     let renewed = renew(&here, &former).await;
@@ -147,6 +152,6 @@ async fn a_lease_is_renewed_by_a_node_that_restarted_with_its_data() {
         .expect_granted(&with_ttl(immediate_call(&lock("kept")), TTL_MS))
         .await;
     nodes.restart(2, RestartData::Kept).await;
-    let renewed = settled(&here, &held).await;
+    let renewed = renew_until_answered(&here, &held).await;
     assert!(matches!(renewed, Renewed::Extended(_)), "{renewed:?}");
 }

@@ -27,7 +27,7 @@ use tokio::{
 const WAIT: Duration = Duration::from_secs(20);
 /// Maximum time from the end of a lease to the next grant. It is far below the pause of at most 1 s
 /// after which a broker requests the lock in any case.
-const TOLD: Duration = Duration::from_millis(300);
+const NOTIFIED_WITHIN: Duration = Duration::from_millis(300);
 
 fn lock(name: &str) -> LockKey {
     lock_key("default", name)
@@ -43,7 +43,7 @@ async fn wait(
     broker.broker.acquire(&"caller".into(), call).await
 }
 
-async fn give_back(broker: &RedlockBroker, lease: &Lease) {
+async fn release_lease(broker: &RedlockBroker, lease: &Lease) {
     let held = &lease.locks[0];
     let reference = LeaseRef {
         lock: held.lock.clone(),
@@ -58,7 +58,7 @@ async fn give_back(broker: &RedlockBroker, lease: &Lease) {
 }
 
 /// Waits until the broker's queue has `count` calls.
-async fn in_line(broker: &RedlockBroker, lock: &LockKey, count: u32) {
+async fn wait_for_queue_length(broker: &RedlockBroker, lock: &LockKey, count: u32) {
     let joined = async {
         loop {
             let state = broker.store.get(lock).await.expect("a quorum answers");
@@ -89,12 +89,12 @@ async fn calls_of_one_broker_are_granted_in_the_order_in_which_they_came() {
                 .lock()
                 .await
                 .push((number, lease.locks[0].grant.fencing_token));
-            give_back(broker, &lease).await;
+            release_lease(broker, &lease).await;
         });
         // Each call starts when the previous call is queued.
         let length = u32::try_from(number + 1).expect("few");
         tokio::select! {
-            () = in_line(broker, lock, length) => {}
+            () = wait_for_queue_length(broker, lock, length) => {}
             Some(()) = calls.next() => panic!("granted before the holder has released"),
         }
         let renewed = broker
@@ -141,7 +141,7 @@ async fn a_release_at_one_broker_is_received_by_another() {
             .expect_granted(&with_ttl(immediate_call(&lock), 2_000))
             .await;
         let release = async {
-            in_line(&other, &lock, 1).await;
+            wait_for_queue_length(&other, &lock, 1).await;
             // By now the nodes have registered the broker for a notification.
             sleep(Duration::from_millis(50)).await;
             let start = Instant::now();
@@ -150,12 +150,12 @@ async fn a_release_at_one_broker_is_received_by_another() {
         };
         let (start, lease) = futures::join!(release, wait(&other, &lock, WAIT));
         longest = longest.max(start.elapsed());
-        give_back(&other, &lease.expect("granted")).await;
+        release_lease(&other, &lease.expect("granted")).await;
     }
     print_figures(&format!(
         "redlock: {rounds} releases heard at another broker, granted there within {longest:?}"
     ));
-    assert!(longest < TOLD, "{longest:?}");
+    assert!(longest < NOTIFIED_WITHIN, "{longest:?}");
 }
 
 #[tokio::test]
@@ -170,8 +170,11 @@ async fn an_expiry_is_followed_by_the_first_in_line_at_once() {
     print_figures(&format!(
         "redlock: granted {after:?} after a grant whose holder vanished"
     ));
-    assert!(after >= Duration::from_millis(1_450) && after < Duration::from_millis(1_450) + TOLD);
-    give_back(&broker, &next).await;
+    assert!(
+        after >= Duration::from_millis(1_450)
+            && after < Duration::from_millis(1_450) + NOTIFIED_WITHIN
+    );
+    release_lease(&broker, &next).await;
 }
 
 #[tokio::test]
@@ -213,7 +216,7 @@ async fn calls_that_do_not_wait_never_pass_those_that_do() {
         .expect_granted(&with_ttl(immediate_call(&lock), 2_000))
         .await;
     let barges = async {
-        in_line(&broker, &lock, 1).await;
+        wait_for_queue_length(&broker, &lock, 1).await;
         broker.expect_released(&held).await;
         let mut refused = 0;
         loop {
@@ -229,5 +232,5 @@ async fn calls_that_do_not_wait_never_pass_those_that_do() {
     };
     let (refused, lease) = futures::join!(barges, wait(&broker, &lock, WAIT));
     assert!(refused > 0);
-    give_back(&broker, &lease.expect("granted")).await;
+    release_lease(&broker, &lease.expect("granted")).await;
 }

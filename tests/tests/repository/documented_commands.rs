@@ -85,7 +85,7 @@ impl Program {
     }
 
     /// Returns the program with this name or path.
-    fn named(text: &str) -> Option<Self> {
+    fn from_name(text: &str) -> Option<Self> {
         match text.rsplit('/').next() {
             Some("leasehold") => Some(Self::Leasehold),
             Some("leasehold-server") => Some(Self::Server),
@@ -374,8 +374,10 @@ fn documented(name: &str, origin: Origin, simple: &SimpleCommand) -> Option<Docu
     let first = words.first()?.text.as_str();
     let behind = words.iter().position(|word| word.text == "--");
     let behind = behind.map_or(&[][..], |at| &words[at + 1..]);
-    let second = behind.first().and_then(|word| Program::named(&word.text));
-    let (program, arguments) = if let Some(program) = Program::named(first) {
+    let second = behind
+        .first()
+        .and_then(|word| Program::from_name(&word.text));
+    let (program, arguments) = if let Some(program) = Program::from_name(first) {
         (Some(program), &words[1..])
     } else if first == "cargo" && words.get(1)?.text == "run" {
         let mut packages = words

@@ -113,7 +113,7 @@ fn imports_lead_inwards() {
 #[test]
 fn every_module_has_a_layer() {
     let graph = server_imports();
-    let of_code: BTreeSet<_> = graph.modules().map(|module| top(module)).collect();
+    let of_code: BTreeSet<_> = graph.modules().map(|module| top_level(module)).collect();
     let of_layers: BTreeSet<_> = LAYERS.concat().into_iter().collect();
     assert_eq!(of_code, of_layers);
     let named = SEPARATE
@@ -228,7 +228,7 @@ fn chains(graph: &ImportGraph, modules: &[&str], others: &[&str]) -> Vec<String>
     found.iter().map(|chain| chain.join(" -> ")).collect()
 }
 
-fn top(module: &str) -> &str {
+fn top_level(module: &str) -> &str {
     module.split('/').next().unwrap_or(module)
 }
 

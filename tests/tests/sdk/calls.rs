@@ -19,7 +19,7 @@ use leasehold_tests::{
 use tokio::{sync::oneshot, time::timeout};
 
 const TTL: Duration = Duration::from_secs(2);
-const SOON: Duration = Duration::from_secs(5);
+const TIME_LIMIT: Duration = Duration::from_secs(5);
 
 with_both_brokers! {
     one_holds_and_the_next_has_a_larger_token
@@ -91,7 +91,9 @@ async fn a_waiter_receives_its_queue_position_and_is_granted_in_order(broker: Te
         }
     });
     let second = tokio::spawn(second.acquire());
-    let place = timeout(SOON, receiver).await.expect("notified in time");
+    let place = timeout(TIME_LIMIT, receiver)
+        .await
+        .expect("notified in time");
     assert_eq!(place.expect("notified"), (2, 2));
     guard.release().await.expect("it was held");
     let first = first.await.expect("no panic").expect("its turn");

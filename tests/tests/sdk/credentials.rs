@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 /// The token. Each log line or text that contains it is a leak.
 const CANARY: &str = "canary-5b1f0c8e";
-const SOON: Duration = Duration::from_secs(5);
+const TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// A single test, because the log belongs to the process.
 #[tokio::test]
@@ -60,7 +60,7 @@ async fn the_token_goes_with_every_call_and_nowhere_else() {
                 tokio::task::yield_now().await;
             }
         };
-        timeout(SOON, refused).await.expect("it tries");
+        timeout(TIME_LIMIT, refused).await.expect("it tries");
         relay.reopen();
     });
     released.0.expect("it was held");

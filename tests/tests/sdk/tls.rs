@@ -18,17 +18,17 @@ use leasehold_tests::{
 use tokio::time::{sleep, timeout};
 
 const TTL: Duration = Duration::from_secs(2);
-const SOON: Duration = Duration::from_secs(5);
+const TIME_LIMIT: Duration = Duration::from_secs(5);
 const LOCALHOST: &str = "127.0.0.1";
 
 /// A TLS relay with a certificate of `authority`, in front of a broker on Redis.
-struct Secured {
+struct TlsRelayFixture {
     authority: Authority,
     relay: TlsRelay,
     deployment: Deployment,
 }
 
-impl Secured {
+impl TlsRelayFixture {
     async fn start(names: &[&str], clients: Option<&Authority>) -> Self {
         let deployment = Deployment::start(1).await;
         let authority = Authority::new("brokers");
@@ -72,14 +72,14 @@ fn identity(signed: &SignedCertificate) -> Identity {
 /// Returns the error of a client that must not find a broker.
 fn unreachable(connected: Result<Client, ConnectError>) -> String {
     match connected {
-        Err(ConnectError::Unreachable(why)) => why,
+        Err(ConnectError::Unreachable(error)) => error,
         other => panic!("it should not get through: {other:?}"),
     }
 }
 
 #[tokio::test]
 async fn a_lock_is_taken_kept_and_given_back_over_tls() {
-    let secured = Secured::start(&[LOCALHOST], None).await;
+    let secured = TlsRelayFixture::start(&[LOCALHOST], None).await;
     let other = secured.plain().await;
     let client = secured.connect(secured.trust()).await.expect("trusted");
     let guard = client.lock("a").ttl(TTL).acquire().await;
@@ -98,17 +98,17 @@ async fn a_lock_is_taken_kept_and_given_back_over_tls() {
 
 #[tokio::test]
 async fn without_the_tls_connection_the_lock_is_lost() {
-    let secured = Secured::start(&[LOCALHOST], None).await;
+    let secured = TlsRelayFixture::start(&[LOCALHOST], None).await;
     let client = secured.connect(secured.trust()).await.expect("trusted");
     let guard = client.lock("a").ttl(TTL).acquire().await;
     let guard = guard.expect("it is free");
     let cut = boottime();
     secured.relay.close_connections();
-    let why = timeout(SOON, guard.lost())
+    let error = timeout(TIME_LIMIT, guard.lost())
         .await
         .expect("its time runs out");
     let lost_after = boottime() - cut;
-    assert_eq!(why, LostReason::Expired);
+    assert_eq!(error, LostReason::Expired);
     assert!(lost_after <= TTL, "{lost_after:?}");
     let other = secured.plain().await;
     acquire_and_release(&other, "a").await;
@@ -127,12 +127,12 @@ async fn without_the_tls_connection_the_lock_is_lost() {
 
 #[tokio::test]
 async fn a_broker_of_another_authority_is_not_trusted() {
-    let secured = Secured::start(&[LOCALHOST], None).await;
+    let secured = TlsRelayFixture::start(&[LOCALHOST], None).await;
     let stranger = trust(&Authority::new("others"));
-    let why = unreachable(secured.connect(stranger).await);
+    let error = unreachable(secured.connect(stranger).await);
     assert!(
-        why.contains("certificate") && why.contains(&secured.url()),
-        "{why}"
+        error.contains("certificate") && error.contains(&secured.url()),
+        "{error}"
     );
     secured.relay.wait_for_failure("alert: UnknownCA").await;
     let seen = secured.relay.handshakes();
@@ -142,21 +142,21 @@ async fn a_broker_of_another_authority_is_not_trusted() {
 
 #[tokio::test]
 async fn without_a_configuration_only_the_machine_s_authorities_are_trusted() {
-    let secured = Secured::start(&[LOCALHOST], None).await;
-    let why = unreachable(Client::connect(&secured.url()).await);
-    assert!(why.contains("certificate"), "{why}");
+    let secured = TlsRelayFixture::start(&[LOCALHOST], None).await;
+    let error = unreachable(Client::connect(&secured.url()).await);
+    assert!(error.contains("certificate"), "{error}");
     secured.relay.wait_for_failure("alert: UnknownCA").await;
     // A configuration without authorities trusts no broker.
-    let why = unreachable(secured.connect(ClientTlsConfig::new()).await);
-    assert!(why.contains("certificate"), "{why}");
+    let error = unreachable(secured.connect(ClientTlsConfig::new()).await);
+    assert!(error.contains("certificate"), "{error}");
     assert!(secured.relay.handshakes().completed.is_empty());
 }
 
 #[tokio::test]
 async fn a_certificate_for_another_name_is_not_trusted() {
-    let secured = Secured::start(&["broker.test"], None).await;
-    let why = unreachable(secured.connect(secured.trust()).await);
-    assert!(why.contains("certificate"), "{why}");
+    let secured = TlsRelayFixture::start(&["broker.test"], None).await;
+    let error = unreachable(secured.connect(secured.trust()).await);
+    assert!(error.contains("certificate"), "{error}");
     let named = secured.trust().domain_name("broker.test");
     let client = secured.connect(named).await.expect("the name is expected");
     acquire_and_release(&client, "a").await;
@@ -165,7 +165,7 @@ async fn a_certificate_for_another_name_is_not_trusted() {
 #[tokio::test]
 async fn a_broker_that_wants_a_certificate_gets_the_client_s() {
     let clients = Authority::new("clients");
-    let secured = Secured::start(&[LOCALHOST], Some(&clients)).await;
+    let secured = TlsRelayFixture::start(&[LOCALHOST], Some(&clients)).await;
     let shown = clients.client("worker-1");
     let with_it = secured.trust().identity(identity(&shown));
     let client = secured.connect(with_it).await.expect("it has one");
@@ -180,8 +180,8 @@ async fn a_broker_that_wants_a_certificate_gets_the_client_s() {
     let foreign = secured.trust().identity(identity(&foreign));
     let foreign = unreachable(secured.connect(foreign).await);
     secured.relay.wait_for_failure("UnknownIssuer").await;
-    for why in [&none, &foreign] {
-        assert!(why.contains("certificate"), "{none}\n{foreign}");
+    for error in [&none, &foreign] {
+        assert!(error.contains("certificate"), "{none}\n{foreign}");
     }
     let seen = secured.relay.handshakes();
     assert_eq!(seen.completed.len(), 1, "{seen:?}");

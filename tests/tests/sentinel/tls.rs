@@ -84,8 +84,8 @@ async fn a_fail_over_by_names_and_tls_loses_no_lease() {
         let call = AcquireCall::new("new", TTL, NOW);
         let refused = client.acquire_at(at, &call).await;
         let refused = refused.expect_err("the next master waits");
-        let why = error_reason(&refused);
-        assert_eq!(why, Some(ErrorReason::StoreRecovering), "{refused}");
+        let reason = error_reason(&refused);
+        assert_eq!(reason, Some(ErrorReason::StoreRecovering), "{refused}");
     }
     print_figures(&format!(
         "sentinel_tls: named by all after {} ms, all {} leases renewed after {} ms",

@@ -30,7 +30,7 @@ use tokio::{
 const TTL: Duration = Duration::from_secs(10);
 const TOKEN: &str = "the scraper's, 51c0ffee";
 /// Maximum number of values of the label `namespace`, including `other`.
-const NAMESPACES_MOST: usize = 51;
+const NAMESPACES_MAX: usize = 51;
 
 #[tokio::test]
 async fn what_happens_is_counted() {
@@ -218,7 +218,7 @@ async fn locks_callers_and_namespaces_add_no_series() {
             }
         }
         let seen = scrape(broker).await;
-        assert!(seen.label_values("namespace").len() <= NAMESPACES_MOST);
+        assert!(seen.label_values("namespace").len() <= NAMESPACES_MAX);
         assert!(seen.label_values("namespace").contains("other"));
         series.push(seen.samples.len());
         let names = ["lock-", "owner-", "because-", "label-name", "value-"];
@@ -256,7 +256,7 @@ async fn namespaces_of_the_policy_are_counted_by_name() {
     let rules = format!("{ALLOW_ALL_POLICY}{rule}");
     let fixture = AccessControlFixture::start(&rules, &[("scraper", TOKEN)]).await;
     let caller = fixture.caller(TOKEN);
-    let names = (0..NAMESPACES_MOST).map(|number| format!("space-{number}:a"));
+    let names = (0..NAMESPACES_MAX).map(|number| format!("space-{number}:a"));
     for name in names.chain(["bills:a".to_owned(), "orders:a".to_owned()]) {
         send_acquire(&caller, acquire_request(&name, TTL))
             .await

@@ -22,7 +22,7 @@ const ROWS: [&str; 5] = [
 ];
 
 /// Returns true if the documentation lists a series of that name.
-fn is_promised(series: &str) -> bool {
+fn is_documented(series: &str) -> bool {
     let promised = documented_metrics();
     let is_of = |end: &str, kind: &str| {
         let family = series.strip_suffix(end);
@@ -36,9 +36,9 @@ fn is_promised(series: &str) -> bool {
         || of_histogram.iter().any(|end| is_of(end, "histogram"))
 }
 
-fn strange<'a>(queries: impl IntoIterator<Item = &'a str>) -> BTreeSet<String> {
+fn undocumented<'a>(queries: impl IntoIterator<Item = &'a str>) -> BTreeSet<String> {
     let names = queries.into_iter().flat_map(metric_names_in);
-    let is_strange = |name: &String| !OTHERS.contains(&name.as_str()) && !is_promised(name);
+    let is_strange = |name: &String| !OTHERS.contains(&name.as_str()) && !is_documented(name);
     names.filter(is_strange).collect()
 }
 
@@ -78,11 +78,11 @@ fn every_metric_of_the_alerts_is_one() {
     // Summaries are sentences, and name no metrics.
     let of_rules = rules.lines().filter(|line| !line.contains("summary:"));
     let of_rules: Vec<_> = of_rules.collect();
-    assert_eq!(strange(of_rules), BTreeSet::new());
+    assert_eq!(undocumented(of_rules), BTreeSet::new());
     let named = metric_names_in(&rules);
     assert!(named.len() >= 12, "{named:?}");
     assert_eq!(
-        strange(read_repository_file(TESTS).lines()),
+        undocumented(read_repository_file(TESTS).lines()),
         BTreeSet::new()
     );
 }
@@ -158,7 +158,10 @@ fn the_dashboard_asks_five_questions_of_metrics_that_are_there() {
     let mut found = Vec::new();
     queries(&dashboard, &mut found);
     assert!(found.len() > 30, "{found:?}");
-    assert_eq!(strange(found.iter().map(String::as_str)), BTreeSet::new());
+    assert_eq!(
+        undocumented(found.iter().map(String::as_str)),
+        BTreeSet::new()
+    );
     let named: BTreeSet<_> = found
         .iter()
         .flat_map(|query| metric_names_in(query))
@@ -178,8 +181,8 @@ fn names_of_metrics_are_found() {
         names,
         ["leasehold_x_bucket", "up"].map(str::to_owned).into()
     );
-    assert!(is_promised("leasehold_store_up"));
-    assert!(!is_promised("leasehold_store_up_total"));
-    assert!(!is_promised("leasehold_acquires"));
-    assert!(is_promised("leasehold_acquire_wait_seconds_bucket"));
+    assert!(is_documented("leasehold_store_up"));
+    assert!(!is_documented("leasehold_store_up_total"));
+    assert!(!is_documented("leasehold_acquires"));
+    assert!(is_documented("leasehold_acquire_wait_seconds_bucket"));
 }

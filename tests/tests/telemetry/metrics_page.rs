@@ -63,7 +63,7 @@ async fn traffic(fixture: &AccessControlFixture) {
     let next_lease = waiters.join_next().await.expect("one waits");
     let next_lease = next_lease.expect("no panic").expect("handed on");
     send_release(&caller, &next_lease).await.expect("held");
-    on_a_stream(&caller).await;
+    acquire_on_stream(&caller).await;
     refused(fixture, &caller).await;
 }
 
@@ -91,7 +91,7 @@ async fn checked(caller: &Caller, lease: &Lease) {
 }
 
 /// Acquires a lease on a stream, sends a heartbeat, and opens a watch.
-async fn on_a_stream(caller: &Caller) {
+async fn acquire_on_stream(caller: &Caller) {
     let (requests, mut responses) = open_stream(caller).await;
     let ask = HoldAcquire {
         call_id: 1,

@@ -19,13 +19,13 @@ use opentelemetry_sdk::{propagation::TraceContextPropagator, trace::SdkTracerPro
 const ACQUIRE: &str = "leasehold.v1.LockService/Hold Acquire";
 const TTL: Duration = Duration::from_secs(1);
 
-struct Site {
+struct Fixture {
     collector: Collector,
     deployment: Deployment,
     client: Client,
 }
 
-impl Site {
+impl Fixture {
     async fn start() -> Self {
         global::set_text_map_propagator(TraceContextPropagator::new());
         let (collector, redis) = (Collector::start().await, RedisServer::start().await);
@@ -41,11 +41,15 @@ impl Site {
 
     /// Acquires a lock in a span of the program. Returns the guard, the program's span, and the
     /// broker's span.
-    async fn takes(&self, lock: &str) -> (Guard, SpanContext, ReceivedSpan) {
-        self.takes_for(lock, TTL).await
+    async fn acquire_in_span(&self, lock: &str) -> (Guard, SpanContext, ReceivedSpan) {
+        self.acquire_in_span_with_ttl(lock, TTL).await
     }
 
-    async fn takes_for(&self, lock: &str, ttl: Duration) -> (Guard, SpanContext, ReceivedSpan) {
+    async fn acquire_in_span_with_ttl(
+        &self,
+        lock: &str,
+        ttl: Duration,
+    ) -> (Guard, SpanContext, ReceivedSpan) {
         let tracer = SdkTracerProvider::builder().build().tracer("test");
         let call = Context::new().with_span(tracer.start("a call"));
         let span = call.span().span_context().clone();
@@ -73,9 +77,9 @@ async fn connect(deployment: &Deployment, broker: usize) -> Client {
 
 #[tokio::test]
 async fn each_call_is_a_part_of_its_caller_s_span_and_none_is_as_long_as_the_lease() {
-    let fixture = Site::start().await;
+    let fixture = Fixture::start().await;
     let started_at = tokio::time::Instant::now();
-    let (guard, span, seen) = fixture.takes("a").await;
+    let (guard, span, seen) = fixture.acquire_in_span("a").await;
     assert_eq!(seen.parent, span.span_id().to_string());
     assert!(seen.is_server);
     for (key, value) in [
@@ -115,8 +119,8 @@ async fn each_call_is_a_part_of_its_caller_s_span_and_none_is_as_long_as_the_lea
 
 #[tokio::test]
 async fn a_loss_links_to_the_call_that_acquired_the_lease() {
-    let fixture = Site::start().await;
-    let (guard, _, seen) = fixture.takes("a").await;
+    let fixture = Fixture::start().await;
+    let (guard, _, seen) = fixture.acquire_in_span("a").await;
     let admin = fixture.deployment.brokers[0].admin();
     let taken = force_release(admin, unsafe_force_release_request("a", guard.lease_id())).await;
     taken.expect("an operator may");
@@ -127,7 +131,7 @@ async fn a_loss_links_to_the_call_that_acquired_the_lease() {
     assert_eq!(lost.attribute("leasehold.lease_id"), guard.lease_id());
     assert!(lost.is_error);
 
-    let (guard, _, seen) = fixture.takes("b").await;
+    let (guard, _, seen) = fixture.acquire_in_span("b").await;
     let mut redis = fixture.deployment.redis.connect().await;
     let deleted = redis
         .must(&["DEL", &format!("{KEY_PREFIX}{{default:b}}")])
@@ -140,8 +144,8 @@ async fn a_loss_links_to_the_call_that_acquired_the_lease() {
 
 #[tokio::test]
 async fn only_the_first_failed_renewal_is_recorded() {
-    let fixture = Site::start().await;
-    let (guard, _, seen) = fixture.takes_for("a", TTL * 4).await;
+    let fixture = Fixture::start().await;
+    let (guard, _, seen) = fixture.acquire_in_span_with_ttl("a", TTL * 4).await;
     fixture.deployment.redis.process().pause().await;
     // Renewals are retried until the lease is lost.
     guard.lost().await;
@@ -149,7 +153,7 @@ async fn only_the_first_failed_renewal_is_recorded() {
     let failed = fixture.event("lease.renewal_failed", &seen).await;
     assert!(failed.is_error);
     // Spans that were sent before this span have arrived, too.
-    let _guard = fixture.takes("b").await;
+    let _guard = fixture.acquire_in_span("b").await;
     let failed = |span: &&ReceivedSpan| span.name == "lease.renewal_failed";
     let all = fixture.collector.received();
     assert_eq!(all.iter().filter(failed).count(), 1, "{all:#?}");

@@ -23,7 +23,7 @@ async fn fixture(brokers: usize) -> (Collector, Deployment) {
 }
 
 /// Waits until the broker has read the holder of the lock for which this call waits.
-async fn looked(collector: &Collector, parent: &ParentSpan) {
+async fn wait_for_holder_lookup(collector: &Collector, parent: &ParentSpan) {
     let is_it = |span: &ReceivedSpan| span.trace == parent.trace && span.name == "redis get";
     collector.span("the look", is_it).await;
 }
@@ -35,12 +35,15 @@ async fn of(collector: &Collector, parent: &ParentSpan, name: &str) -> ReceivedS
 
 /// Acquires a lock at the first broker, waits for it at the second, and checks the spans of both
 /// calls.
-async fn held_and_waited(collector: &Collector, [of_holder, of_waiter]: [&BrokerProcess; 2]) {
+async fn check_holder_and_waiter(
+    collector: &Collector,
+    [of_holder, of_waiter]: [&BrokerProcess; 2],
+) {
     let [holder, waiter] = [ParentSpan::new(), ParentSpan::new()];
     let held = acquire_lease(of_holder, holder.request(request_with_wait("a", 0))).await;
     let held = held.expect("it is free");
     let release = async {
-        looked(collector, &waiter).await;
+        wait_for_holder_lookup(collector, &waiter).await;
         let release = ReleaseRequest {
             lease: Some(held),
             ..ReleaseRequest::default()
@@ -63,13 +66,13 @@ async fn held_and_waited(collector: &Collector, [of_holder, of_waiter]: [&Broker
 #[tokio::test]
 async fn a_wait_links_to_the_holder() {
     let (collector, fixture) = fixture(1).await;
-    held_and_waited(&collector, [&fixture.brokers[0], &fixture.brokers[0]]).await;
+    check_holder_and_waiter(&collector, [&fixture.brokers[0], &fixture.brokers[0]]).await;
 }
 
 #[tokio::test]
 async fn a_wait_links_to_the_holder_at_another_broker() {
     let (collector, fixture) = fixture(2).await;
-    held_and_waited(&collector, [&fixture.brokers[0], &fixture.brokers[1]]).await;
+    check_holder_and_waiter(&collector, [&fixture.brokers[0], &fixture.brokers[1]]).await;
     // A holder that received the lock by a hand-off is linked in the same way.
     let [next, last] = [ParentSpan::new(), ParentSpan::new()];
     let [of_next, of_last] = [&fixture.brokers[1], &fixture.brokers[0]];

@@ -6,7 +6,7 @@ use super::{
     Peers,
     driver::Run,
     systems::System,
-    table::{MIB, middle, ran},
+    table::{MIB, median_of, ran},
 };
 use crate::report::verdict;
 
@@ -55,7 +55,7 @@ pub(super) fn aims(peers: &Peers, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 fn pairs(peers: &Peers) -> Vec<Aim> {
     let of = |system| {
         let all = ran(peers.pairs.get(&(CALLERS, system))?)?;
-        Some(middle(&all, |run| peers.per_second(run)))
+        Some(median_of(&all, |run| peers.per_second(run)))
     };
     let aims = [
         (System::Stream, System::Etcd, 5.0),
@@ -81,7 +81,7 @@ fn pairs(peers: &Peers) -> Vec<Aim> {
     let mut all: Vec<_> = aims.map(ratio).into();
     let p50 = |system| {
         let all = ran(peers.pairs.get(&(1, system))?)?;
-        Some(middle(&all, |run| run.quantile_us(50) as f64))
+        Some(median_of(&all, |run| run.quantile_us(50) as f64))
     };
     let parts = p50(System::Echo).zip(p50(System::Scripts));
     let figure = p50(System::Unary)
@@ -98,7 +98,7 @@ fn pairs(peers: &Peers) -> Vec<Aim> {
 fn hot(peers: &Peers) -> Vec<Aim> {
     let of = |system, of: &dyn Fn(&Run) -> f64| {
         let all = ran(peers.hot.get(&(WAITERS, system))?)?;
-        Some(middle(&all, of))
+        Some(median_of(&all, of))
     };
     let rate = |run: &Run| peers.per_second(run);
     let mut all = Vec::new();
@@ -122,7 +122,7 @@ fn commands(peers: &Peers) -> Vec<Aim> {
         .iter()
         .filter(|((count, system), _)| *count >= LINE && system.is_broker());
     let aim = lines.map(|((count, system), rounds)| {
-        let figure = ran(rounds).map(|all| middle(&all, Run::commands_each));
+        let figure = ran(rounds).map(|all| median_of(&all, Run::commands_each));
         let what = format!("commands a hand-off, {count} waiters, {}", system.name());
         most(what, figure, 2.0)
     });

@@ -39,7 +39,7 @@ pub(crate) struct Task {
 /// Results of one run, and the resources used between its start and its end.
 #[derive(Debug, Clone)]
 pub(crate) struct Run {
-    pub(crate) told: Measured,
+    pub(crate) output: Measured,
     pub(crate) window: Duration,
     /// CPU time of the peer and of each of its servers.
     pub(crate) cpu: Vec<Duration>,
@@ -75,17 +75,17 @@ impl Peer {
     pub(crate) async fn line(&mut self, limit: Duration) -> Result<String, String> {
         match timeout(limit, self.lines.next_line()).await {
             Ok(Ok(Some(line))) => Ok(line),
-            Ok(_) => Err(self.last_words()),
+            Ok(_) => Err(self.error_line()),
             Err(_) => Err(format!("said nothing for {limit:?}")),
         }
     }
 
     /// Returns the first non-empty line of its log.
-    fn last_words(&self) -> String {
+    fn error_line(&self) -> String {
         let log: PathBuf = self.dir.path().join("log");
         let log = std::fs::read_to_string(log).unwrap_or_default();
-        let said = log.lines().find(|line| !line.trim().is_empty());
-        said.unwrap_or("ended without a word").trim().to_owned()
+        let output = log.lines().find(|line| !line.trim().is_empty());
+        output.unwrap_or("ended without a word").trim().to_owned()
     }
 
     pub(crate) async fn kill(&mut self) {
@@ -123,10 +123,10 @@ pub(crate) async fn run(
         .collect();
     let bytes = servers.iter().map(|pid| resident_bytes(*pid));
     let bytes = [own_bytes].into_iter().chain(bytes).collect();
-    let told = peer.line(END_LIMIT).await?;
-    let told = serde_json::from_str(&told).map_err(|error| format!("told no JSON: {error}"))?;
+    let output = peer.line(END_LIMIT).await?;
+    let output = serde_json::from_str(&output).map_err(|error| format!("told no JSON: {error}"))?;
     Ok(Run {
-        told,
+        output,
         window,
         cpu,
         bytes,
@@ -144,7 +144,7 @@ pub(crate) fn expect(line: &str, wanted: &str) -> Result<(), String> {
 impl Run {
     /// Returns a quantile of the latencies, in microseconds.
     pub(crate) fn quantile_us(&self, percent: usize) -> u64 {
-        let mut all = self.told.latencies_us.clone();
+        let mut all = self.output.latencies_us.clone();
         all.sort_unstable();
         let last = all.len().saturating_sub(1);
         all.get(last * percent / 100).copied().unwrap_or_default()
@@ -153,20 +153,20 @@ impl Run {
     /// Returns the CPU time of the peer and its servers for each operation, in microseconds.
     pub(crate) fn cpu_us_each(&self) -> f64 {
         let all: Duration = self.cpu.iter().sum();
-        all.as_secs_f64() * 1e6 / self.told.done.max(1) as f64
+        all.as_secs_f64() * 1e6 / self.output.done.max(1) as f64
     }
 
     /// Returns the number of commands that a broker sent for each operation.
     pub(crate) fn commands_each(&self) -> f64 {
-        self.commands as f64 / self.told.done.max(1) as f64
+        self.commands as f64 / self.output.done.max(1) as f64
     }
 
     /// Returns Jain's fairness index: 1 if all callers had equally many grants, 1/n if one had all.
     pub(crate) fn jain(&self) -> f64 {
-        let counts = self.told.counts.iter().map(|count| *count as f64);
+        let counts = self.output.counts.iter().map(|count| *count as f64);
         let (sum, squares) = counts.fold((0.0, 0.0), |(sum, squares), count| {
             (sum + count, count.mul_add(count, squares))
         });
-        sum * sum / (self.told.counts.len() as f64 * squares).max(1.0)
+        sum * sum / (self.output.counts.len() as f64 * squares).max(1.0)
     }
 }

@@ -29,11 +29,11 @@ pub(crate) const ARGUMENT: &str = "--peer";
 /// Number of waiting calls that share a connection, as with etcd.
 const WAITS_EACH: usize = 100;
 /// Number of waiting calls that share a stream, as in the clients.
-const ON_A_STREAM: usize = 1_000;
+const LEASES_PER_STREAM: usize = 1_000;
 /// Number of concurrent acquires of locks that are then held.
-const AT_ONCE: usize = 64;
+const CONCURRENT_CALLS: usize = 64;
 /// Number of callers beside held locks.
-const BESIDE: usize = 64;
+const OTHER_CALLERS: usize = 64;
 const CRASH: &str = "crash";
 /// Disconnect grace, within which a live client has reconnected.
 const GRACE: Duration = Duration::from_secs(1);
@@ -57,20 +57,20 @@ pub(crate) async fn run(args: impl Iterator<Item = String>) {
     let measured = Duration::from_millis(measured_ms);
     let begin = Instant::now() + Duration::from_millis(warm_up_ms);
     let window = [begin, begin + measured];
-    let told = match (&**scenario, &**system) {
+    let output = match (&**scenario, &**system) {
         ("pairs", system) => all_pairs(system, addr, count, window).await,
         ("hot", "unary") => {
             let connections = count.div_ceil(WAITS_EACH).max(CHANNELS);
             hot(hand_off::unary_waiters(&[addr], connections, count), window).await
         }
         ("hot", "stream") => {
-            let streams = count.div_ceil(ON_A_STREAM).max(CHANNELS);
+            let streams = count.div_ceil(LEASES_PER_STREAM).max(CHANNELS);
             let names = vec![String::new(); count];
             hot(on_streams(addr, &names, streams).await, window).await
         }
         ("hot", "client") => {
             let client = callers::connect(addr).await;
-            let one = || OfClient(client.clone(), None);
+            let one = || ClientWaiter(client.clone(), None);
             hot((0..count).map(|_| one()).collect(), window).await
         }
         ("idle", "client") => idle(addr, count, measured).await,
@@ -78,7 +78,7 @@ pub(crate) async fn run(args: impl Iterator<Item = String>) {
         ("hold" | "wait", _) => return crash(system, addr, scenario == "hold").await,
         _ => panic!("{system} has no {scenario}"),
     };
-    println!("{}", serde_json::to_string(&told).expect("numbers"));
+    println!("{}", serde_json::to_string(&output).expect("numbers"));
     // Callers that still wait are not stopped.
     std::process::exit(0);
 }
@@ -104,15 +104,18 @@ async fn all_pairs(system: &str, addr: SocketAddr, count: usize, window: [Instan
 }
 
 async fn pairs_of<P: Pair>(callers: Vec<P>, window: [Instant; 2]) -> Measured {
-    let (latencies, ()) = tokio::join!(pairs::latencies(callers, window), begins(window[0]));
+    let (latencies, ()) = tokio::join!(
+        pairs::latencies(callers, window),
+        sleep_until_begin(window[0])
+    );
     Measured {
         done: latencies.len(),
-        latencies_us: some(&latencies),
+        latencies_us: sample(&latencies),
         ..Measured::default()
     }
 }
 
-async fn begins(begin: Instant) {
+async fn sleep_until_begin(begin: Instant) {
     sleep_until(begin).await;
     println!("begin");
 }
@@ -143,20 +146,20 @@ async fn hot<W: Waiter>(waiters: Vec<W>, [begin, end]: [Instant; 2]) -> Measured
         running.spawn(async move {
             loop {
                 let sent = Instant::now();
-                waiter.take(&lock).await;
+                waiter.acquire(&lock).await;
                 granted(&held, at, sent, [begin, end]);
-                waiter.give_back().await;
+                waiter.release().await;
             }
         });
     }
     tokio::select! {
         ended = running.join_next() => panic!("a caller ended: {ended:?}"),
-        () = async { begins(begin).await; sleep_until(end).await } => {}
+        () = async { sleep_until_begin(begin).await; sleep_until(end).await } => {}
     }
     let held = held.lock().unwrap_or_else(PoisonError::into_inner);
     Measured {
         done: held.latencies.len(),
-        latencies_us: some(&held.latencies),
+        latencies_us: sample(&held.latencies),
         counts: held.counts.clone(),
         longest_wait_us: micros(held.longest),
     }
@@ -178,15 +181,15 @@ fn granted(held: &Mutex<Held>, at: usize, sent: Instant, [begin, end]: [Instant;
 }
 
 /// A caller of the Rust client.
-struct OfClient(Client, Option<Guard>);
+struct ClientWaiter(Client, Option<Guard>);
 
-impl Waiter for OfClient {
-    async fn take(&mut self, lock: &str) {
+impl Waiter for ClientWaiter {
+    async fn acquire(&mut self, lock: &str) {
         let guard = self.0.lock(lock).acquire().await;
         self.1 = Some(guard.expect("the line moves on"));
     }
 
-    async fn give_back(&mut self) {
+    async fn release(&mut self) {
         let guard = self.1.take().expect("it holds the lock");
         guard.release().await.expect("a holder can release");
     }
@@ -207,14 +210,14 @@ async fn idle(addr: SocketAddr, count: usize, measured: Duration) -> Measured {
 async fn beside(addr: SocketAddr, count: usize, measured: Duration) -> Measured {
     let guards = kept(addr, count).await;
     let begin = Instant::now() + WARM_UP;
-    let told = all_pairs("client", addr, BESIDE, [begin, begin + measured]).await;
+    let output = all_pairs("client", addr, OTHER_CALLERS, [begin, begin + measured]).await;
     let valid = guards.iter().filter(|guard| guard.is_valid()).count();
     if valid < count {
         // The table displays this line as the reason of the failure.
         eprintln!("{valid} of {count} locks were kept");
         std::process::exit(1);
     }
-    told
+    output
 }
 
 async fn kept(addr: SocketAddr, count: usize) -> Vec<Guard> {
@@ -224,7 +227,7 @@ async fn kept(addr: SocketAddr, count: usize) -> Vec<Guard> {
             let client = client.clone();
             async move { client.lock(format!("idle-{at}")).acquire().await }
         })
-        .buffer_unordered(AT_ONCE);
+        .buffer_unordered(CONCURRENT_CALLS);
     taken.try_collect().await.expect("all are free")
 }
 
@@ -235,20 +238,20 @@ async fn crash(system: &str, addr: SocketAddr, is_holder: bool) {
     match system {
         "unary" => {
             let mut one = hand_off::unary_waiters(&[addr], 1, 1).pop().expect("one");
-            one.take(CRASH).await;
-            said(is_holder).await;
+            one.acquire(CRASH).await;
+            report_grant(is_holder).await;
         }
         "client" => {
             let client = callers::connect(addr).await;
             let lock = client.lock(CRASH).disconnect_grace(GRACE);
             let _guard = lock.acquire().await.expect("in the end");
-            said(is_holder).await;
+            report_grant(is_holder).await;
         }
         _ => panic!("no such system: {system}"),
     }
 }
 
-async fn said(is_holder: bool) {
+async fn report_grant(is_holder: bool) {
     if is_holder {
         println!("held");
         std::future::pending::<()>().await;
@@ -257,7 +260,7 @@ async fn said(is_holder: bool) {
 }
 
 /// Returns at most [`KEPT`] latencies in microseconds, evenly chosen.
-fn some(all: &[Duration]) -> Vec<u64> {
+fn sample(all: &[Duration]) -> Vec<u64> {
     let kept = all.len().min(KEPT);
     (0..kept)
         .map(|at| micros(all[at * all.len() / kept]))

@@ -8,7 +8,7 @@ use super::{
     Peers,
     aims::CALLERS,
     plot::{Bar, chart},
-    table::{middle, ran},
+    table::{median_of, ran},
 };
 
 const PAGE: &str = "docs/benchmarks.md";
@@ -40,7 +40,7 @@ impl Peers {
         let those = of.iter().filter(|((many, _), _)| *many == count);
         let bars = those.map(|((_, system), rounds)| Bar {
             name: system.name().to_owned(),
-            figure: ran(rounds).map_or(0.0, |all| middle(&all, |run| self.per_second(run))),
+            figure: ran(rounds).map_or(0.0, |all| median_of(&all, |run| self.per_second(run))),
             is_ours: system.is_ours(),
         });
         bars.collect()

@@ -147,7 +147,7 @@ struct Etcd {
 }
 
 /// Servers of all systems. Killed when dropped.
-pub(crate) struct Sites {
+pub(crate) struct PeerFixture {
     peers: PathBuf,
     options: BrokerOptions,
     broker: BrokerProcess,
@@ -163,7 +163,7 @@ pub(crate) struct Sites {
 /// Quota of locks in a namespace, larger than the number of held locks.
 const QUOTA: usize = 1_000_000;
 
-impl Sites {
+impl PeerFixture {
     pub(crate) async fn start() -> Self {
         let peers = set_up().await;
         let dir = TempDir::new("servers");
@@ -194,7 +194,7 @@ impl Sites {
             peers,
             _dir: dir,
         };
-        listens(zookeeper_addr).await;
+        wait_until_listening(zookeeper_addr).await;
         sites
     }
 
@@ -311,7 +311,7 @@ impl Etcd {
             etcd.args([flag, value]);
         }
         let (process, _, _) = TestProcess::start_with_pipes(etcd, &dir.path().join("log"));
-        listens(addr).await;
+        wait_until_listening(addr).await;
         Self {
             process,
             addr,
@@ -320,7 +320,7 @@ impl Etcd {
     }
 }
 
-async fn listens(addr: SocketAddr) {
+async fn wait_until_listening(addr: SocketAddr) {
     until("the server listens", async || {
         TcpStream::connect(addr).await.ok()
     })
@@ -344,11 +344,11 @@ fn class_path(peers: &Path) -> String {
 /// Returns the folder of the peers. Builds them the first time, which takes minutes.
 async fn set_up() -> PathBuf {
     let script = repository_root().join("tests/peers/setup.sh");
-    let said = Command::new(script)
+    let output = Command::new(script)
         .stderr(std::process::Stdio::inherit())
         .output();
-    let said = tokio::time::timeout(Duration::from_secs(1_200), said).await;
-    let said = said.expect("within minutes").expect("it runs");
-    assert!(said.status.success(), "tests/peers/setup.sh failed");
-    PathBuf::from(String::from_utf8_lossy(&said.stdout).trim())
+    let output = tokio::time::timeout(Duration::from_secs(1_200), output).await;
+    let output = output.expect("within minutes").expect("it runs");
+    assert!(output.status.success(), "tests/peers/setup.sh failed");
+    PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())
 }

@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use super::{KEPT_FOR, Peers, Ran, aims::aims, driver::Run};
+use super::{KEPT_FOR, Peers, RunResult, aims::aims, driver::Run};
 use crate::report::machine;
 
 pub(super) const MIB: f64 = 1_048_576.0;
@@ -39,17 +39,17 @@ impl Peers {
         for ((count, system), rounds) in &self.pairs {
             write!(f, "| {count} | {} |", system.name())?;
             let Some(all) = ran(rounds) else {
-                writeln!(f, " {} |||||", why_not(rounds))?;
+                writeln!(f, " {} |||||", failure_reason(rounds))?;
                 continue;
             };
             writeln!(
                 f,
                 " {:.0} | {} | {} | {:.0} | {:.0} |",
-                middle(&all, |run| self.per_second(run)),
-                ms(middle(&all, |run| run.quantile_us(50) as f64)),
-                ms(middle(&all, |run| run.quantile_us(99) as f64)),
-                middle(&all, Run::cpu_us_each),
-                middle(&all, |run| each(run.cpu[0], run)),
+                median_of(&all, |run| self.per_second(run)),
+                ms(median_of(&all, |run| run.quantile_us(50) as f64)),
+                ms(median_of(&all, |run| run.quantile_us(99) as f64)),
+                median_of(&all, Run::cpu_us_each),
+                median_of(&all, |run| each(run.cpu[0], run)),
             )?;
         }
         writeln!(f)
@@ -64,22 +64,22 @@ impl Peers {
         for ((count, system), rounds) in &self.hot {
             write!(f, "| {count} | {} |", system.name())?;
             let Some(all) = ran(rounds) else {
-                writeln!(f, " {} |||||||", why_not(rounds))?;
+                writeln!(f, " {} |||||||", failure_reason(rounds))?;
                 continue;
             };
             let commands = match system.is_broker() {
-                true => format!("{:.2}", middle(&all, Run::commands_each)),
+                true => format!("{:.2}", median_of(&all, Run::commands_each)),
                 false => String::new(),
             };
             writeln!(
                 f,
                 " {:.0} | {} | {} | {} | {:.3} | {:.0} | {commands} |",
-                middle(&all, |run| self.per_second(run)),
-                ms(middle(&all, |run| run.quantile_us(50) as f64)),
-                ms(middle(&all, |run| run.quantile_us(99) as f64)),
-                ms(middle(&all, |run| run.told.longest_wait_us as f64)),
-                middle(&all, Run::jain),
-                middle(&all, Run::cpu_us_each),
+                median_of(&all, |run| self.per_second(run)),
+                ms(median_of(&all, |run| run.quantile_us(50) as f64)),
+                ms(median_of(&all, |run| run.quantile_us(99) as f64)),
+                ms(median_of(&all, |run| run.output.longest_wait_us as f64)),
+                median_of(&all, Run::jain),
+                median_of(&all, Run::cpu_us_each),
             )?;
         }
         writeln!(f)
@@ -91,14 +91,14 @@ impl Peers {
         for (system, rounds) in &self.crash {
             let mut took: Vec<Duration> = rounds.iter().flatten().copied().collect();
             took.sort_unstable();
-            let told = match took.get(took.len() / 2) {
+            let cell = match took.get(took.len() / 2) {
                 Some(took) => format!("{:.3} s", took.as_secs_f64()),
                 None => rounds
                     .iter()
                     .find_map(|one| one.clone().err())
                     .unwrap_or_default(),
             };
-            writeln!(f, "| {} | {told} |", system.name())?;
+            writeln!(f, "| {} | {cell} |", system.name())?;
         }
         writeln!(f)
     }
@@ -112,7 +112,7 @@ impl Peers {
         for ((count, system), ran) in &self.idle {
             write!(f, "| {count} | {} |", system.name())?;
             match ran {
-                Err(why) => writeln!(f, " {why} ||||")?,
+                Err(reason) => writeln!(f, " {reason} ||||")?,
                 Ok(run) => {
                     let mib = |bytes: &u64| format!("{:.0}", *bytes as f64 / MIB);
                     let of = run.bytes[1..].iter().map(mib).collect::<Vec<_>>();
@@ -132,11 +132,11 @@ impl Peers {
         writeln!(f, "|--:|--:|--:|--:|--:|--:|--:|")?;
         for (count, ran) in &self.beside {
             match ran {
-                Err(why) => writeln!(f, "| {count} | {why} ||||||")?,
+                Err(reason) => writeln!(f, "| {count} | {reason} ||||||")?,
                 Ok(run) => writeln!(
                     f,
                     "| {count} | {:.0} | {} | {} | {:.0} | {} |",
-                    run.told.done as f64 / KEPT_FOR.as_secs_f64(),
+                    run.output.done as f64 / KEPT_FOR.as_secs_f64(),
                     ms(run.quantile_us(50) as f64),
                     ms(run.quantile_us(99) as f64),
                     run.cpu_us_each(),
@@ -148,19 +148,19 @@ impl Peers {
     }
 
     pub(super) fn per_second(&self, run: &Run) -> f64 {
-        run.told.done as f64 / self.measured.as_secs_f64()
+        run.output.done as f64 / self.measured.as_secs_f64()
     }
 }
 
 /// Returns the rounds if all succeeded.
-pub(super) fn ran(rounds: &[Ran]) -> Option<Vec<&Run>> {
+pub(super) fn ran(rounds: &[RunResult]) -> Option<Vec<&Run>> {
     let all: Result<Vec<_>, _> = rounds.iter().map(Result::as_ref).collect();
     all.ok()
 }
 
-fn why_not(rounds: &[Ran]) -> &str {
-    let why = rounds.iter().find_map(|ran| ran.as_ref().err());
-    why.map_or("", String::as_str)
+fn failure_reason(rounds: &[RunResult]) -> &str {
+    let reason = rounds.iter().find_map(|ran| ran.as_ref().err());
+    reason.map_or("", String::as_str)
 }
 
 /// Returns the CPU use of the peer and of each of its servers, as two cells.
@@ -171,10 +171,10 @@ fn cores(run: &Run) -> String {
 }
 
 fn each(cpu: Duration, run: &Run) -> f64 {
-    cpu.as_secs_f64() * 1e6 / run.told.done.max(1) as f64
+    cpu.as_secs_f64() * 1e6 / run.output.done.max(1) as f64
 }
 
-pub(super) fn middle(rounds: &[&Run], of: impl Fn(&Run) -> f64) -> f64 {
+pub(super) fn median_of(rounds: &[&Run], of: impl Fn(&Run) -> f64) -> f64 {
     median(rounds.iter().map(|run| of(run)).collect())
 }
 

@@ -20,14 +20,14 @@ pub(crate) const ARGUMENT: &str = "--guards";
 const HELD: &str = "held";
 const TTL: Duration = Duration::from_secs(15);
 /// Number of concurrent acquires.
-const UNDER_WAY: usize = 128;
+const CONCURRENT_CALLS: usize = 128;
 /// Time until each stream has sent a heartbeat for all of its leases.
 const SETTLE: Duration = Duration::from_secs(6);
 /// Time for which the process holds its guards after the measured window.
 const SPARE: Duration = Duration::from_secs(3);
 
 /// Resources that one process used.
-pub(super) struct Kept {
+pub(super) struct HeldGuards {
     pub(super) guards: usize,
     /// Number of connections to the broker.
     pub(super) connections: usize,
@@ -38,7 +38,7 @@ pub(super) struct Kept {
 }
 
 /// Measures a process with `guards` guards for the time `window`. Every guard is valid to the end.
-pub(super) async fn measure(broker: SocketAddr, guards: usize, window: Duration) -> Kept {
+pub(super) async fn measure(broker: SocketAddr, guards: usize, window: Duration) -> HeldGuards {
     let dir = TempDir::new("guards");
     let seconds = (SETTLE + window + SPARE).as_secs();
     let mut command = Command::new(std::env::current_exe().expect("a program knows its path"));
@@ -50,7 +50,7 @@ pub(super) async fn measure(broker: SocketAddr, guards: usize, window: Duration)
     let (pid, began) = (process.pid(), Instant::now());
     let before = cpu_time(pid);
     sleep(window).await;
-    let kept = Kept {
+    let kept = HeldGuards {
         guards,
         connections: connections_to(broker),
         bytes: resident_bytes(pid),
@@ -79,7 +79,7 @@ pub(crate) async fn hold_guards(arguments: impl Iterator<Item = String>) {
         let lock = client.lock(format!("bench/guard/{at}"));
         lock.ttl(TTL).acquire()
     });
-    let taken: Vec<_> = taken.buffer_unordered(UNDER_WAY).collect().await;
+    let taken: Vec<_> = taken.buffer_unordered(CONCURRENT_CALLS).collect().await;
     let taken: Result<Vec<Guard>, _> = taken.into_iter().collect();
     let taken = taken.expect("the lock is free");
     println!("{HELD}");

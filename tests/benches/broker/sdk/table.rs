@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{By, Sdk, guards::Kept};
+use super::{CallPath, Sdk, guards::HeldGuards};
 use crate::{
     pairs::Sample,
     report::{machine, median, ms, verdict},
@@ -36,11 +36,11 @@ impl Sdk {
         writeln!(f, "|---|--:|--:|--:|--:|--:|--:|---|")?;
         for (&(callers, by), rounds) in &self.pairs {
             let share = |of| ratio(rounds, &self.pairs[&(callers, of)]);
-            let (unary, stream) = (share(By::Unary), share(By::Stream));
+            let (unary, stream) = (share(CallPath::Unary), share(CallPath::Stream));
             let (what, aim) = match by {
-                By::Unary => ("raw stubs: unary calls", String::new()),
-                By::Stream => ("raw stubs: streams", String::new()),
-                By::Client => {
+                CallPath::Unary => ("raw stubs: unary calls", String::new()),
+                CallPath::Stream => ("raw stubs: streams", String::new()),
+                CallPath::Client => {
                     let [unary, stream] = [unary, stream].map(|share| verdict(share >= RAW_AIM));
                     let aim = format!("at least {RAW_AIM} x unary: {unary}, x stream: {stream}");
                     ("Rust client", aim)
@@ -87,7 +87,7 @@ impl Sdk {
     }
 }
 
-fn per_guard(kept: &Kept, amount: f64, digits: usize) -> String {
+fn per_guard(kept: &HeldGuards, amount: f64, digits: usize) -> String {
     match kept.guards {
         0 => String::new(),
         guards => format!("{:.digits$}", amount / guards as f64),

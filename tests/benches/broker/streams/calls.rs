@@ -17,7 +17,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
 use super::{
-    beats::{Beats, HEARTBEAT_EVERY},
+    heartbeats::{HEARTBEAT_INTERVAL, HeartbeatTimes},
     wire::{acquire, connection, request},
 };
 use crate::{
@@ -54,16 +54,16 @@ enum Answers {
 impl Pair for Caller {
     async fn pair(&mut self) {
         self.acquire(acquire_request(named(&self.lock))).await;
-        self.give_back().await;
+        self.release().await;
     }
 }
 
 impl Waiter for Caller {
-    async fn take(&mut self, lock: &str) {
+    async fn acquire(&mut self, lock: &str) {
         self.acquire(waiting_request(lock)).await;
     }
 
-    async fn give_back(&mut self) {
+    async fn release(&mut self) {
         let release = HoldRelease {
             call_id: self.next_call(),
             lease_id: std::mem::take(&mut self.lease_id),
@@ -136,7 +136,8 @@ async fn on_one_stream(addr: SocketAddr, names: Vec<String>) -> Vec<Caller> {
     let (outgoing, unsent) = mpsc::channel(names.len());
     let mut locks = LockServiceClient::new(connection(addr));
     let now = Instant::now();
-    let heartbeats = Beats::of_new_stream(now).every(HEARTBEAT_EVERY, now + HEARTBEAT_EVERY);
+    let heartbeats = HeartbeatTimes::of_new_stream(now)
+        .at_intervals(HEARTBEAT_INTERVAL, now + HEARTBEAT_INTERVAL);
     let all = stream::select(ReceiverStream::new(unsent), heartbeats);
     let responses = locks.hold(all).await;
     let responses = responses.expect("a stream opens").into_inner();
@@ -186,7 +187,7 @@ async fn next_answer(responses: &mut Streaming<HoldResponse>) -> Option<Response
     loop {
         // The echo server sends an empty response to a heartbeat.
         let message = responses.message().await.ok()??.message;
-        if let Some(message) = message.filter(|told| call_of(told).is_some()) {
+        if let Some(message) = message.filter(|response| call_of(response).is_some()) {
             return Some(message);
         }
     }

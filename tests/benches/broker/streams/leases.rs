@@ -23,7 +23,7 @@ use tokio::{
 use tonic::{Status, Streaming, transport::Channel};
 
 use super::{
-    beats::Beats,
+    heartbeats::HeartbeatTimes,
     usage::Usage,
     wire::{connection, open_lean, request},
 };
@@ -33,13 +33,13 @@ use crate::{
 };
 
 const TTL: Duration = Duration::from_secs(15);
-const HEARTBEAT_EVERY: Duration = Duration::from_secs(5);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum number of streams of a connection, as the server allows.
 const STREAMS_PER_CONNECTION: usize = 1_000;
 /// Number of pending acquires. A stream sends all its acquires at once.
-const UNDER_WAY: usize = 128;
+const CONCURRENT_CALLS: usize = 128;
 /// Time after which no more leases are acquired, because the broker is overloaded.
-const TAKING_LIMIT: Duration = Duration::from_secs(90);
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(90);
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// Time until every stream has sent a heartbeat after the last acquire.
 const SETTLE: Duration = Duration::from_secs(6);
@@ -52,7 +52,7 @@ pub(crate) struct Shape {
 }
 
 /// Results of one shape.
-pub(crate) struct Standing {
+pub(crate) struct HeldStreams {
     pub(crate) shape: Shape,
     /// Time in which all leases were acquired.
     pub(crate) taken_in: Duration,
@@ -97,13 +97,13 @@ struct Holder {
     /// Number of calls without a response.
     unanswered: usize,
     responses: Streaming<HoldResponse>,
-    beats: Arc<Beats>,
+    heartbeat_times: Arc<HeartbeatTimes>,
     /// Index of each lease in `valid_until`.
     leases: HashMap<String, usize>,
 }
 
 /// Acquires the leases, renews them during the window, and measures the resources used.
-pub(crate) async fn measure(shape: Shape, window: Duration) -> Standing {
+pub(crate) async fn measure(shape: Shape, window: Duration) -> HeldStreams {
     let deployment = Deployment::start(1).await;
     let mut redis = deployment.redis.connect().await;
     let run = Arc::new(Run::new(shape));
@@ -114,7 +114,7 @@ pub(crate) async fn measure(shape: Shape, window: Duration) -> Standing {
     let empty = Usage::read(&deployment, &mut redis).await;
     let addr = deployment.brokers[0].addr();
     let mut holding = JoinSet::new();
-    take_all(&run, addr, &mut holding).await;
+    acquire_all(&run, addr, &mut holding).await;
     let taken_in = run.epoch.elapsed();
     sleep(SETTLE).await;
     run.measure();
@@ -124,7 +124,7 @@ pub(crate) async fn measure(shape: Shape, window: Duration) -> Standing {
     let window = began.elapsed();
     let latencies = run.measured();
     let end = Usage::read(&deployment, &mut redis).await;
-    Standing {
+    HeldStreams {
         shape,
         taken_in,
         usage: [empty, begin, end],
@@ -136,17 +136,17 @@ pub(crate) async fn measure(shape: Shape, window: Duration) -> Standing {
 }
 
 /// Opens the streams, a limited number at a time, and runs those with leases in `holding`.
-async fn take_all(run: &Arc<Run>, addr: SocketAddr, holding: &mut JoinSet<()>) {
+async fn acquire_all(run: &Arc<Run>, addr: SocketAddr, holding: &mut JoinSet<()>) {
     let shape = run.shape;
     let connections: Vec<_> = (0..shape.connections()).map(|_| connection(addr)).collect();
     let mut opening = JoinSet::new();
     for at in 0..shape.streams {
-        if run.epoch.elapsed() > TAKING_LIMIT {
+        if run.epoch.elapsed() > ACQUIRE_TIMEOUT {
             let left = (shape.streams - at) * shape.leases_each;
-            run.refuse(left, &format!("not asked for within {TAKING_LIMIT:?}"));
+            run.refuse(left, &format!("not asked for within {ACQUIRE_TIMEOUT:?}"));
             break;
         }
-        if opening.len() * shape.leases_each >= UNDER_WAY
+        if opening.len() * shape.leases_each >= CONCURRENT_CALLS
             && let Some(opened) = opening.join_next().await
         {
             holding.spawn(hold(opened.expect("a stream opens or not")));
@@ -176,12 +176,12 @@ impl Run {
 
     /// Returns the time of a stream's first heartbeat. The heartbeats of all streams are spread
     /// evenly.
-    fn first_beat(&self, at: usize) -> Instant {
+    fn first_heartbeat_at(&self, at: usize) -> Instant {
         let now = Instant::now();
-        let phase = HEARTBEAT_EVERY.mul_f64(at as f64 / self.shape.streams as f64);
+        let phase = HEARTBEAT_INTERVAL.mul_f64(at as f64 / self.shape.streams as f64);
         let mut first = self.epoch + phase;
         while first < now {
-            first += HEARTBEAT_EVERY;
+            first += HEARTBEAT_INTERVAL;
         }
         first
     }
@@ -208,8 +208,8 @@ impl Run {
             .count()
     }
 
-    fn refuse(&self, leases: usize, why: &str) {
-        locked(&self.refused).extend(std::iter::repeat_n(why.to_owned(), leases));
+    fn refuse(&self, leases: usize, reason: &str) {
+        locked(&self.refused).extend(std::iter::repeat_n(reason.to_owned(), leases));
     }
 
     fn lose(&self, lease: usize) {
@@ -237,8 +237,9 @@ impl Holder {
     async fn open(run: Arc<Run>, at: usize, connection: Channel) -> Option<Self> {
         let leases_each = run.shape.leases_each;
         let leases = at * leases_each..(at + 1) * leases_each;
-        let beats = Beats::of_new_stream(run.epoch);
-        let heartbeats = Arc::clone(&beats).every(HEARTBEAT_EVERY, run.first_beat(at));
+        let heartbeat_times = HeartbeatTimes::of_new_stream(run.epoch);
+        let heartbeats = Arc::clone(&heartbeat_times)
+            .at_intervals(HEARTBEAT_INTERVAL, run.first_heartbeat_at(at));
         let calls = stream::iter(leases.map(|lease| request(acquire(lease))));
         let opened = timeout(ANSWER_LIMIT, open_lean(connection, calls.chain(heartbeats))).await;
         let responses = match opened.unwrap_or_else(|_| Err(unanswered())) {
@@ -251,7 +252,7 @@ impl Holder {
         let mut holder = Self {
             unanswered: leases_each,
             responses,
-            beats,
+            heartbeat_times,
             leases: HashMap::new(),
             run,
         };
@@ -265,17 +266,17 @@ impl Holder {
     async fn take(&mut self) -> Result<(), Status> {
         while self.unanswered > 0 {
             let response = self.responses.message().await?;
-            self.hear(response.ok_or_else(|| Status::aborted("the stream ended"))?);
+            self.handle_response(response.ok_or_else(|| Status::aborted("the stream ended"))?);
         }
         Ok(())
     }
 
-    fn hear(&mut self, response: HoldResponse) {
+    fn handle_response(&mut self, response: HoldResponse) {
         match response.message {
             Some(Response::Ack(ack)) => self.acknowledged(&ack),
             Some(Response::Granted(granted)) => {
                 let lease = usize::try_from(granted.call_id).expect("a call of this stream");
-                match self.beats.sent(granted.as_of_sequence) {
+                match self.heartbeat_times.sent_at(granted.as_of_sequence) {
                     Some(sent) => self.run.valid_from(lease, sent),
                     None => self.run.lose(lease),
                 }
@@ -308,7 +309,7 @@ impl Holder {
 
     fn acknowledged(&self, ack: &HeartbeatAck) {
         // The heartbeat is so old that its validity has ended, which is detected later.
-        let Some(sent) = self.beats.sent(ack.sequence) else {
+        let Some(sent) = self.heartbeat_times.sent_at(ack.sequence) else {
             return;
         };
         for extended in &ack.leases {
@@ -326,7 +327,7 @@ async fn hold(holder: Option<Holder>) {
         return;
     };
     while let Ok(Some(response)) = holder.responses.message().await {
-        holder.hear(response);
+        holder.handle_response(response);
     }
     let leases = holder.leases.values();
     leases.for_each(|lease| holder.run.lose(*lease));

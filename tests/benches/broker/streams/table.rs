@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{By, Leases, Streams, leases::Standing};
+use super::{CallPath, Leases, Streams, leases::HeldStreams};
 use crate::{
     pairs::Sample,
     report::{machine, median, ms, verdict},
@@ -30,11 +30,11 @@ impl fmt::Display for Streams {
         writeln!(f, "|---|--:|--:|--:|--:|--:|--:|---|")?;
         for (&(callers, by), rounds) in &self.pairs {
             let share = |of| ratio(rounds, &self.pairs[&(callers, of)]);
-            let (unary, echo) = (share(By::Unary), share(By::Echo));
+            let (unary, echo) = (share(CallPath::Unary), share(CallPath::Echo));
             let (what, aim) = match by {
-                By::Unary => ("pairs: unary calls", String::new()),
-                By::Echo => ("pairs: bare echo stream", String::new()),
-                By::Stream => {
+                CallPath::Unary => ("pairs: unary calls", String::new()),
+                CallPath::Echo => ("pairs: bare echo stream", String::new()),
+                CallPath::Stream => {
                     let met = verdict(unary >= PAIRS_AIM);
                     (
                         "pairs: streams",
@@ -50,10 +50,10 @@ impl fmt::Display for Streams {
             )?;
         }
         for (&(waiters, by), rounds) in &self.hand_offs {
-            let unary = ratio(rounds, &self.hand_offs[&(waiters, By::Unary)]);
+            let unary = ratio(rounds, &self.hand_offs[&(waiters, CallPath::Unary)]);
             let what = match by {
-                By::Unary => "hand-offs: unary calls",
-                By::Stream | By::Echo => "hand-offs: streams",
+                CallPath::Unary => "hand-offs: unary calls",
+                CallPath::Stream | CallPath::Echo => "hand-offs: streams",
             };
             let rest = [cell(unary), String::new(), String::new()];
             row(f, (what, waiters), &median(rounds), &rest)?;
@@ -85,15 +85,15 @@ impl Leases {
             "| streams x leases | connections | taken in s | broker MiB before | after | Redis MiB before | after | broker B/lease | Redis B/lease | all-in | aim |"
         )?;
         writeln!(f, "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|")?;
-        for standing in &self.0 {
-            let [empty, _, full] = &standing.usage;
+        for held in &self.0 {
+            let [empty, _, full] = &held.usage;
             let per_lease = |from: u64, to: u64| {
-                let taken = standing.shape.leases() - standing.refused.len();
+                let taken = held.shape.leases() - held.refused.len();
                 to.saturating_sub(from) as f64 / taken as f64
             };
             let broker = per_lease(empty.broker_bytes, full.broker_bytes);
             let redis = per_lease(empty.redis_bytes, full.redis_bytes);
-            let aim = if standing.shape.leases_each == 1 {
+            let aim = if held.shape.leases_each == 1 {
                 let met = verdict(broker + redis <= LEASE_AIM_BYTES);
                 format!("at most {LEASE_AIM_BYTES}: {met}")
             } else {
@@ -102,9 +102,9 @@ impl Leases {
             writeln!(
                 f,
                 "| {} | {} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} | {broker:.0} | {redis:.0} | {:.0} | {aim} |",
-                shape(standing),
-                standing.shape.connections(),
-                standing.taken_in.as_secs_f64(),
+                shape(held),
+                held.shape.connections(),
+                held.taken_in.as_secs_f64(),
                 mib(empty.broker_bytes),
                 mib(full.broker_bytes),
                 mib(empty.redis_bytes),
@@ -130,37 +130,37 @@ impl Leases {
             f,
             "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|"
         )?;
-        for standing in &self.0 {
-            let [_, begin, end] = &standing.usage;
-            let seconds = standing.window.as_secs_f64();
+        for held in &self.0 {
+            let [_, begin, end] = &held.usage;
+            let seconds = held.window.as_secs_f64();
             let [broker, redis, client] =
                 [0, 1, 2].map(|at| (end.cpu[at] - begin.cpu[at]).as_secs_f64() / seconds);
             let Sample {
                 per_second,
                 p50,
                 p99,
-            } = standing.renewals;
+            } = held.renewals;
             let scripts = (end.scripts - begin.scripts) as f64;
             let in_scripts = (end.script_time - begin.script_time).as_secs_f64();
             let micros = |cpu: f64| cpu * 1e6 / per_second;
             writeln!(
                 f,
                 "| {} | {seconds:.1} | {broker:.2} | {redis:.2} | {client:.2} | {per_second:.0} | {:.0} | {:.1} | {:.1} | {:.1} | {} | {} | {} | {} | none: {} |",
-                shape(standing),
+                shape(held),
                 scripts / seconds,
                 micros(broker),
                 micros(redis),
                 in_scripts * 1e6 / scripts,
                 ms(p50),
                 ms(p99),
-                standing.refused.len(),
-                standing.lost,
-                verdict(standing.refused.is_empty() && standing.lost == 0),
+                held.refused.len(),
+                held.lost,
+                verdict(held.refused.is_empty() && held.lost == 0),
             )?;
         }
-        for standing in &self.0 {
-            if let Some(first) = standing.refused.first() {
-                writeln!(f, "\n{}: not taken at first: {first}", shape(standing))?;
+        for held in &self.0 {
+            if let Some(first) = held.refused.first() {
+                writeln!(f, "\n{}: not taken at first: {first}", shape(held))?;
             }
         }
         Ok(())
@@ -190,8 +190,8 @@ fn cell(ratio: f64) -> String {
     format!("{ratio:.2}")
 }
 
-fn shape(standing: &Standing) -> String {
-    let shape = standing.shape;
+fn shape(held: &HeldStreams) -> String {
+    let shape = held.shape;
     format!("{} x {}", shape.streams, shape.leases_each)
 }
 

@@ -48,18 +48,18 @@ impl CommandRecorder {
         self.marker_count += 1;
         let mark = format!("mark-{}", self.marker_count);
         self.marker_connection.must(&["ECHO", &mark]).await;
-        let mut heard = Vec::new();
+        let mut commands = Vec::new();
         loop {
             let line = self.monitor.next_message().await.expect("MONITOR goes on");
             let line = line.text();
             if line.contains(&mark) {
-                return heard;
+                return commands;
             }
             let from = line.split(['[', ']']).nth(1).unwrap_or_default();
             let from = from.split(' ').nth(1).unwrap_or_default();
             // Commands within a script are skipped, because the script itself is recorded.
             if from != "lua" && !is_background_command(line) && !self.ignored.contains(from) {
-                heard.push(line.to_owned());
+                commands.push(line.to_owned());
             }
         }
     }

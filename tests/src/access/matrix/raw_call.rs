@@ -89,9 +89,9 @@ impl Reply {
         if entry.reply_mode() != ReplyMode::UntilFirstMessage {
             return None;
         }
-        let told = self.messages.first().expect("the stream answers");
-        let told = HoldResponse::decode(told.as_slice()).expect("a response");
-        let Some(Told::Refused(refused)) = told.message else {
+        let response = self.messages.first().expect("the stream answers");
+        let response = HoldResponse::decode(response.as_slice()).expect("a response");
+        let Some(Told::Refused(refused)) = response.message else {
             return None;
         };
         Some((Code::from(refused.code), refused.reason()))
@@ -103,8 +103,8 @@ impl Reply {
         let status = rpc::Status::decode(self.details.as_slice());
         let details = status.expect("details of a status").details;
         let messages = self.messages.iter().map(|message| {
-            let told = HoldResponse::decode(message.as_slice()).ok();
-            match told.and_then(|told| told.message) {
+            let response = HoldResponse::decode(message.as_slice()).ok();
+            match response.and_then(|response| response.message) {
                 Some(Told::Refused(mut refused)) => {
                     let details = std::mem::take(&mut refused.details);
                     format!("{refused:?} {}", format_details(details))
@@ -147,9 +147,9 @@ impl Reply {
     /// Adds metadata, except the date of the reply.
     fn add_metadata(&mut self, metadata: &MetadataMap) {
         let headers = metadata.clone().into_headers();
-        let said = headers.iter().filter(|(name, _)| *name != "date");
-        let said = said.map(|(name, value)| format!("{name}: {value:?}"));
-        self.metadata.extend(said);
+        let entries = headers.iter().filter(|(name, _)| *name != "date");
+        let entries = entries.map(|(name, value)| format!("{name}: {value:?}"));
+        self.metadata.extend(entries);
         self.metadata.sort();
     }
 }
@@ -188,18 +188,18 @@ pub async fn call_method(
     requests.send(message).await.expect("there is room");
     let requests = (listens == ReplyMode::UntilFirstMessage).then_some(requests);
     let answer = async {
-        let mut told = match open_call(channel, path, authorization, outgoing).await {
-            Ok(told) => told,
+        let mut response = match open_call(channel, path, authorization, outgoing).await {
+            Ok(response) => response,
             Err(status) => return Reply::from_status(&status),
         };
         let mut reply = Reply::ok();
-        reply.add_metadata(&told.1);
+        reply.add_metadata(&response.1);
         if listens == ReplyMode::UntilHeaders {
             return reply;
         }
         let mut requests = requests;
         loop {
-            match told.0.message().await {
+            match response.0.message().await {
                 Ok(Some(message)) => reply.messages.push(message.to_vec()),
                 Ok(None) => break,
                 Err(status) => {
@@ -212,7 +212,7 @@ pub async fn call_method(
             }
             drop(requests.take());
         }
-        if let Ok(Some(trailers)) = told.0.trailers().await {
+        if let Ok(Some(trailers)) = response.0.trailers().await {
             reply.add_metadata(&trailers);
         }
         reply
@@ -239,9 +239,9 @@ pub async fn open_call(
         request.metadata_mut().insert("authorization", shown);
     }
     let path = PathAndQuery::try_from(path).expect("a path");
-    let told = calls.streaming(request, path, RawCodec).await?;
-    let before = told.metadata().clone();
-    Ok((told.into_inner(), before))
+    let response = calls.streaming(request, path, RawCodec).await?;
+    let before = response.metadata().clone();
+    Ok((response.into_inner(), before))
 }
 
 /// A codec that leaves messages encoded.

@@ -50,8 +50,8 @@ impl Workload {
                 () = sleep(RENEWAL_INTERVAL) => {}
                 () = stop.cancelled() => break None,
             }
-            if let Err(why) = self.renew(&client, lock, &mut held, index).await {
-                break Some((boottime(), why));
+            if let Err(reason) = self.renew(&client, lock, &mut held, index).await {
+                break Some((boottime(), reason));
             }
         };
         self.record_hold(lock, &held, entered);
@@ -78,8 +78,8 @@ impl Workload {
         self.record_stream_hold(lock, &session_lease, entered);
         let end = holder.release(&session_lease).await;
         let lost = lapsed.map(|at| (at, format!("{:?}", known.end.map(|(_, end)| end))));
-        let told = (end != LeaseEnd::Released).then(|| (boottime(), format!("{end:?}")));
-        self.long_hold(lock, session_lease.token(), lost.or(told))
+        let reported_loss = (end != LeaseEnd::Released).then(|| (boottime(), format!("{end:?}")));
+        self.long_hold(lock, session_lease.token(), lost.or(reported_loss))
     }
 
     /// Waits until the lock is held and `length` calls wait for it.

@@ -23,13 +23,13 @@ use tokio::time::sleep;
 const FIRST_WINDOW: usize = 65_535;
 const MAX_FRAME: usize = 16_384;
 /// Bytes of incomplete messages that the broker stores per connection.
-const KEPT: usize = 1 << 20;
+const STORED_BYTES: usize = 1 << 20;
 const ACQUIRE: &str = "/leasehold.v1.LockService/Acquire";
 /// Upper bound of the time until all responses arrive.
 const LIMIT: Duration = Duration::from_secs(10);
 /// Pause between two attempts. Rejecting a call costs as much as any call, and other tests cover
 /// rate limits.
-const PACE: Duration = Duration::from_millis(80);
+const SEND_INTERVAL: Duration = Duration::from_millis(80);
 
 /// A call that exceeds a limit.
 struct Bomb {
@@ -112,7 +112,7 @@ const BOMBS: [Bomb; 6] = [
 
 impl Bomb {
     /// Asserts that the broker rejects each call and keeps working, or closes the connection.
-    async fn goes_off(&self, connection_options: &RawHttp2Options) -> AbuseRun {
+    async fn run(&self, connection_options: &RawHttp2Options) -> AbuseRun {
         let raw = connection_options.open().await.expect("a place");
         let (started_at, mut sent) = (boottime(), 0);
         while sent < self.many && raw.send(&(self.call)(2 * sent + 1)).await {
@@ -131,7 +131,7 @@ impl Bomb {
                 raw.received()
             );
         }
-        sleep(PACE).await;
+        sleep(SEND_INTERVAL).await;
         AbuseRun {
             accepted: refused.headers.max(1),
             closed_after: boottime() - started_at,
@@ -147,7 +147,7 @@ async fn oversized_calls_are_rejected_one_by_one() {
     let connection_options = fixture.connection_options();
     for bomb in &BOMBS {
         fixture
-            .repeat_abuse(bomb.name, async || bomb.goes_off(&connection_options).await)
+            .repeat_abuse(bomb.name, async || bomb.run(&connection_options).await)
             .await;
     }
     fixture.finish().await;
@@ -169,7 +169,7 @@ async fn messages_that_never_end_take_little_room() {
             // data for rejected calls.
             let seen = raw.received();
             assert!(seen.headers > 0 || seen.go_away.is_some(), "{seen:?}");
-            assert!(sent >= KEPT, "{sent} bytes are few: {seen:?}");
+            assert!(sent >= STORED_BYTES, "{sent} bytes are few: {seen:?}");
             AbuseRun {
                 accepted: sent,
                 closed_after: boottime() - started_at,

@@ -24,7 +24,7 @@ use uuid::Uuid;
 
 /// Number of lease cycles on one connection.
 const CYCLES: usize = 100_000;
-const CYCLES_LEAST: usize = 1_000;
+const CYCLES_MIN: usize = 1_000;
 /// Number of callers that share the connection.
 const CALLERS: usize = 20;
 /// Every n-th cycle uses a separate lease stream.
@@ -43,7 +43,7 @@ async fn a_hundred_thousand_lease_cycles_need_one_connection() {
     let way = Http2Proxy::start(broker.addr()).await;
     let connection = channel(way.addr());
     let started_at = boottime();
-    let each = scaled_count(CYCLES, CYCLES_LEAST).div_ceil(CALLERS);
+    let each = scaled_count(CYCLES, CYCLES_MIN).div_ceil(CALLERS);
     let callers = (0..CALLERS).map(|caller| cycles(connection.clone(), caller, each));
     let streams: usize = join_all(callers).await.into_iter().sum();
     let took = boottime() - started_at;

@@ -29,7 +29,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-const LOOK: &str = "/leasehold.v1.InspectionService/GetLock";
+const GET_LOCK: &str = "/leasehold.v1.InspectionService/GetLock";
 const HOLD: &str = "/leasehold.v1.LockService/Hold";
 const HEALTH: &str = "/grpc.health.v1.Health/Watch";
 /// Methods of each listener.
@@ -40,7 +40,7 @@ const API: &[&str] = &[
     "/leasehold.v1.LockService/Renew",
     "/leasehold.v1.LockService/CheckFencingToken",
     HOLD,
-    LOOK,
+    GET_LOCK,
     "/leasehold.v1.InspectionService/ListLocks",
     "/leasehold.v1.InspectionService/WatchLocks",
     "/grpc.health.v1.Health/Check",
@@ -73,7 +73,7 @@ const SMALL_FRAME: usize = 5;
 const STREAM_WINDOW: usize = 64 << 10;
 /// Time for which an abuse continues, so that enough calls of control clients are measured.
 const DURING: Duration = Duration::from_secs(3);
-const DURING_LEAST: Duration = Duration::from_millis(1_500);
+const DURING_MIN: Duration = Duration::from_millis(1_500);
 /// Time within which the broker cuts off or slows down an abuser.
 const SLOWED: Duration = Duration::from_secs(15);
 
@@ -106,12 +106,12 @@ impl Abuser {
     }
 
     /// Opens calls without sending their messages.
-    async fn heads(self, number: usize) -> Option<RawHttp2> {
+    async fn open_calls_without_messages(self, number: usize) -> Option<RawHttp2> {
         let raw = opening(self.to, number).open().await.ok()?;
         for calls in 0..10 {
             let streams = (100 * calls..100 * (calls + 1)).map(|number| 2 * number + 1);
             let heads: Vec<_> = streams.map(|stream| self.call(stream)).collect();
-            if !sent(&raw, &heads.concat()).await {
+            if !send_all(&raw, &heads.concat()).await {
                 break;
             }
         }
@@ -133,7 +133,7 @@ impl Abuser {
                 [self.call(stream), empty].concat()
             });
             let calls: Vec<_> = calls.collect();
-            if !sent(&raw, &calls.concat()).await {
+            if !send_all(&raw, &calls.concat()).await {
                 break;
             }
         }
@@ -141,7 +141,7 @@ impl Abuser {
     }
 
     /// Sends messages without their last bytes, or calls without END_STREAM.
-    async fn pieces(self, number: usize) -> Option<RawHttp2> {
+    async fn open_incomplete_messages(self, number: usize) -> Option<RawHttp2> {
         const STREAMS: u32 = 63;
         const PIECE: usize = 65_000;
         let raw = opening(self.to, number).open().await.ok()?;
@@ -150,7 +150,7 @@ impl Abuser {
         let mut data = 0;
         for number in 0..STREAMS {
             let stream = 2 * number + 1;
-            if !sent(&raw, &self.call(stream)).await {
+            if !send_all(&raw, &self.call(stream)).await {
                 break;
             }
             for part in piece.chunks(MAX_FRAME) {
@@ -159,7 +159,7 @@ impl Abuser {
                     seen.window_granted + FIRST_WINDOW >= data || seen.resets > 0
                 };
                 let _ = raw.wait_until(Duration::from_millis(200), may).await;
-                if !may(&raw.received()) || !sent(&raw, &frame(DATA, 0, stream, part)).await {
+                if !may(&raw.received()) || !send_all(&raw, &frame(DATA, 0, stream, part)).await {
                     return Some(raw);
                 }
             }
@@ -176,7 +176,7 @@ impl Abuser {
             ..opening(self.to, number)
         };
         let raw = shut.open().await.ok()?;
-        let bad = wrong_attach();
+        let bad = invalid_attach();
         let bad = bad.repeat(STREAM_WINDOW / bad.len());
         let all = bad.len() * STREAMS as usize;
         let _ = raw
@@ -184,10 +184,10 @@ impl Abuser {
             .await;
         for number in 0..STREAMS {
             let stream = 2 * number + 1;
-            let sent_calls = sent(&raw, &self.call(stream)).await;
+            let sent_calls = send_all(&raw, &self.call(stream)).await;
             let frames = bad.chunks(frame_length);
             let frames: Vec<_> = frames.map(|part| frame(DATA, 0, stream, part)).collect();
-            if !sent_calls || !sent(&raw, &frames.concat()).await {
+            if !sent_calls || !send_all(&raw, &frames.concat()).await {
                 return Some(raw);
             }
         }
@@ -197,12 +197,12 @@ impl Abuser {
 
 /// Returns true if the broker has read the bytes. A broker that has stopped reading has already
 /// slowed down the abuser.
-async fn sent(raw: &RawHttp2, bytes: &[u8]) -> bool {
+async fn send_all(raw: &RawHttp2, bytes: &[u8]) -> bool {
     timeout(DURING, raw.send(bytes)).await.unwrap_or(false)
 }
 
 /// Returns a gRPC message with many invalid fields.
-fn wrong_attach() -> Vec<u8> {
+fn invalid_attach() -> Vec<u8> {
     let lease = Lease {
         lease_token: "x".to_owned(),
         grants: vec![
@@ -238,7 +238,7 @@ async fn hold(
     let started_at = boottime();
     let open = join_all((0..many).map(|number| abuse(number))).await;
     let open: Vec<_> = open.into_iter().flatten().collect();
-    sleep(scaled_duration(DURING, DURING_LEAST)).await;
+    sleep(scaled_duration(DURING, DURING_MIN)).await;
     let cut = open.iter().filter(|raw| raw.received().closed_at.is_some());
     print_figures(&format!(
         "abuse: {name}: {} of {} cut",
@@ -255,19 +255,19 @@ async fn hold(
 
 /// Makes sequential calls on as many connections as an abuser uses, like busy callers do. The calls
 /// read a lock that a control client holds.
-async fn honest(to: SocketAddr, many: usize) {
+async fn call_in_sequence(to: SocketAddr, many: usize) {
     let started_at = boottime();
-    let looked = GetLockRequest {
+    let request = GetLockRequest {
         name: "held/0/0".to_owned(),
         ..GetLockRequest::default()
     };
     let callers = (0..many).map(async |number| {
         let raw = opening(to, number).open().await.expect("a place");
         let mut calls = 0;
-        while boottime() - started_at < scaled_duration(DURING, DURING_LEAST) {
+        while boottime() - started_at < scaled_duration(DURING, DURING_MIN) {
             let stream = 2 * calls + 1;
-            let call = call_headers_with_token(stream, LOOK, WORKER, 0);
-            let call = [call, message(stream, &looked, END_STREAM)].concat();
+            let call = call_headers_with_token(stream, GET_LOCK, WORKER, 0);
+            let call = [call, message(stream, &request, END_STREAM)].concat();
             assert!(raw.send(&call).await, "{:?}", raw.received());
             calls += 1;
             // Each response has HEADERS and trailers.
@@ -304,7 +304,7 @@ async fn many_connections_with_little_each_cost_little_in_all() {
     let mut fixture = AbuseFixture::start_with_token(options, WORKER).await;
     let (api, admin) = (fixture.broker.addr(), fixture.broker.admin());
     let many = scaled_count(64, 32);
-    fixture.measure_reference(honest(api, many)).await;
+    fixture.measure_reference(call_in_sequence(api, many)).await;
     for token in [None, Some(USELESS)] {
         for (to, paths) in [(api, API), (admin, ADMIN)] {
             // Unauthenticated calls take the same code path on both listeners, and so do
@@ -318,12 +318,12 @@ async fn many_connections_with_little_each_cost_little_in_all() {
             let who = format!("{who}, {which}");
             let name = format!("{who}: calls without a message");
             hold(&mut fixture, &name, many, async |number| {
-                abuser.heads(number).await
+                abuser.open_calls_without_messages(number).await
             })
             .await;
             let name = format!("{who}: messages without an end");
             hold(&mut fixture, &name, many, async |number| {
-                abuser.pieces(number).await
+                abuser.open_incomplete_messages(number).await
             })
             .await;
             let name = format!("{who}: empty messages");
@@ -369,7 +369,7 @@ async fn many_connections_with_little_each_cost_little_in_all() {
             let raw = abuser.unread(number, MAX_FRAME).await?;
             for stream in [1, 3, 5, 7] {
                 let more = [window_update(0, 26 << 10), window_update(stream, 26 << 10)];
-                let _ = sent(&raw, &more.concat()).await;
+                let _ = send_all(&raw, &more.concat()).await;
             }
             Some(raw)
         },
@@ -384,7 +384,7 @@ async fn many_connections_with_little_each_cost_little_in_all() {
     let posts = join_all((0..idle).map(|number| post(admin, number))).await;
     let cut = join_all(posts.into_iter().map(|tcp| closes_within(tcp, SLOWED))).await;
     assert_eq!(cut, vec![true; idle], "posts without a body");
-    sleep(scaled_duration(DURING, DURING_LEAST)).await;
+    sleep(scaled_duration(DURING, DURING_MIN)).await;
     fixture
         .check_abuse(
             "posts without a body",

@@ -23,15 +23,15 @@ use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::interval};
 use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 
 const IDLE: usize = 10_000;
-const IDLE_LEAST: usize = 1_000;
+const IDLE_MIN: usize = 1_000;
 /// Time within which a client must send the HTTP/2 preface, and complete a TLS handshake.
 const SPEAKS_WITHIN: Duration = Duration::from_secs(5);
 /// Keepalive interval and timeout of these brokers.
 const KEEPALIVE: Duration = Duration::from_secs(2);
 /// Tolerance after the broker's time limit.
-const LATE: Duration = Duration::from_secs(4);
+const TOLERANCE: Duration = Duration::from_secs(4);
 /// Connection limit per address, as by default.
-const PLACES: usize = 1_000;
+const CONNECTIONS_PER_ADDRESS: usize = 1_000;
 /// First bytes of a TLS handshake that is never completed.
 const HALF_HELLO: [u8; 8] = [0x16, 3, 1, 2, 0, 1, 0, 1];
 
@@ -52,7 +52,11 @@ fn options(mut options: BrokerOptions, per_address: usize) -> BrokerOptions {
 
 /// Opens connections from several addresses in round-robin order. No control client uses these
 /// addresses.
-async fn crowd(connection_options: &RawHttp2Options, many: usize, addresses: u8) -> Vec<TcpStream> {
+async fn open_connections(
+    connection_options: &RawHttp2Options,
+    many: usize,
+    addresses: u8,
+) -> Vec<TcpStream> {
     let mut open = Vec::new();
     for number in 0..many {
         let host = u8::try_from(number % usize::from(addresses)).expect("a few");
@@ -81,7 +85,7 @@ async fn closed(crowd: impl IntoIterator<Item = TcpStream>, limit: Duration) -> 
 }
 
 /// Sends the HTTP/2 preface at one byte per second.
-async fn drips(mut tcp: TcpStream) -> bool {
+async fn send_slowly(mut tcp: TcpStream) -> bool {
     let mut second = interval(Duration::from_secs(1));
     for byte in PREFACE.chunks(1) {
         second.tick().await;
@@ -95,11 +99,15 @@ async fn drips(mut tcp: TcpStream) -> bool {
 /// Runs alone: it measures when thousands of silent connections are closed.
 #[tokio::test]
 async fn idle_connections_are_cut() {
-    let mut fixture = AbuseFixture::start(options(BrokerOptions::default(), PLACES), None).await;
-    let many = scaled_count(IDLE, IDLE_LEAST);
+    let mut fixture = AbuseFixture::start(
+        options(BrokerOptions::default(), CONNECTIONS_PER_ADDRESS),
+        None,
+    )
+    .await;
+    let many = scaled_count(IDLE, IDLE_MIN);
     let started_at = boottime();
     let (mut mute, mut silent, mut slow) = (Vec::new(), Vec::new(), Vec::new());
-    for (number, mut tcp) in crowd(&fixture.connection_options(), many, 1)
+    for (number, mut tcp) in open_connections(&fixture.connection_options(), many, 1)
         .await
         .into_iter()
         .enumerate()
@@ -117,9 +125,9 @@ async fn idle_connections_are_cut() {
     let opened = boottime() - started_at;
     let (mutes, silents, slows) = (mute.len(), silent.len(), slow.len());
     let cut = tokio::join!(
-        closed(mute, SPEAKS_WITHIN + LATE),
-        closed(silent, KEEPALIVE * 2 + LATE),
-        join_all(slow.into_iter().map(drips)),
+        closed(mute, SPEAKS_WITHIN + TOLERANCE),
+        closed(silent, KEEPALIVE * 2 + TOLERANCE),
+        join_all(slow.into_iter().map(send_slowly)),
     );
     let closed_after = boottime() - started_at;
     assert_eq!((cut.0, cut.1), (mutes, silents), "mute, silent");
@@ -141,10 +149,10 @@ async fn idle_connections_are_cut() {
 #[tokio::test]
 async fn idle_connections_with_tls_are_cut() {
     let tls = BrokerTls::create(false);
-    let options = options(tls.options(String::new()), PLACES);
+    let options = options(tls.options(String::new()), CONNECTIONS_PER_ADDRESS);
     let mut fixture = AbuseFixture::start(options, Some(tls.sdk_client_config(None))).await;
     let (many, config) = (
-        scaled_count(IDLE, IDLE_LEAST),
+        scaled_count(IDLE, IDLE_MIN),
         client_config(&tls.authority, None),
     );
     let (started_at, connection_options) = (boottime(), fixture.connection_options());
@@ -159,10 +167,13 @@ async fn idle_connections_with_tls_are_cut() {
     }
     let opened = boottime() - started_at;
     let shaken = idle.len();
-    assert!(shaken >= many.min(PLACES), "{shaken} handshakes");
+    assert!(
+        shaken >= many.min(CONNECTIONS_PER_ADDRESS),
+        "{shaken} handshakes"
+    );
     let cut = join_all(
         idle.into_iter()
-            .map(|tls| closes_within(tls, SPEAKS_WITHIN + LATE)),
+            .map(|tls| closes_within(tls, SPEAKS_WITHIN + TOLERANCE)),
     )
     .await;
     assert_eq!(cut, vec![true; shaken]);
@@ -184,14 +195,14 @@ async fn idle_connections_with_tls_are_cut() {
 /// Runs alone: it measures the slowest TLS handshake beside unfinished ones.
 #[tokio::test]
 async fn incomplete_handshakes_do_not_block_other_clients() {
-    const MOST: usize = 100;
+    const HANDSHAKES_MAX: usize = 100;
     let tls = BrokerTls::create(false);
-    let options = options(tls.options(String::new()), MOST);
+    let options = options(tls.options(String::new()), HANDSHAKES_MAX);
     let mut fixture = AbuseFixture::start(options, Some(tls.sdk_client_config(None))).await;
     let started_at = boottime();
-    let mut half = crowd(
+    let mut half = open_connections(
         &fixture.connection_options(),
-        scaled_count(IDLE, IDLE_LEAST * 3),
+        scaled_count(IDLE, IDLE_MIN * 3),
         20,
     )
     .await;
@@ -212,7 +223,7 @@ async fn incomplete_handshakes_do_not_block_other_clients() {
             slowest = slowest.max(boottime() - knocked);
         }
     };
-    let (cut, ()) = tokio::join!(closed(half, SPEAKS_WITHIN + LATE), knocking);
+    let (cut, ()) = tokio::join!(closed(half, SPEAKS_WITHIN + TOLERANCE), knocking);
     assert_eq!(cut, many, "half of a handshake");
     print_figures(&format!(
         "abuse: half a handshake: {knocks} others' take {} ms at most",

@@ -42,7 +42,7 @@ const ASK_EVERY: Duration = Duration::from_millis(500);
 const CUT: Duration = Duration::from_secs(30);
 
 /// Opens a connection with `calls` calls that have one message each, and reads no response.
-async fn asks(
+async fn open_unread_calls(
     connection_options: &RawHttp2Options,
     path: &str,
     request: &impl Message,
@@ -105,7 +105,7 @@ fn lists() -> ListLocksRequest {
 
 /// Sends a thousand list calls, of which the broker processes a few while the others wait.
 async fn unread_lists(shut: &RawHttp2Options) -> AbuseRun {
-    let raw = asks(shut, LIST, &lists(), 1_000).await;
+    let raw = open_unread_calls(shut, LIST, &lists(), 1_000).await;
     let answered = raw.wait_until(ANSWERED, |seen| seen.headers >= 8).await;
     assert!(answered.is_some(), "{:?}", raw.received());
     is_cut(&raw, 1_000).await
@@ -113,7 +113,7 @@ async fn unread_lists(shut: &RawHttp2Options) -> AbuseRun {
 
 /// Opens watches on a broker with many changes.
 async fn unread_watches(shut: &RawHttp2Options) -> AbuseRun {
-    let raw = asks(shut, WATCH, &WatchLocksRequest::default(), 100).await;
+    let raw = open_unread_calls(shut, WATCH, &WatchLocksRequest::default(), 100).await;
     let answered = raw.wait_until(ANSWERED, |seen| seen.headers >= 100).await;
     assert!(answered.is_some(), "{:?}", raw.received());
     is_cut(&raw, 100).await

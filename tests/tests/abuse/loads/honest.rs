@@ -27,12 +27,12 @@ use uuid::Uuid;
 
 /// Number of connections that are opened for one lease each.
 const CYCLES: usize = 100_000;
-const CYCLES_LEAST: usize = 1_000;
+const CYCLES_MIN: usize = 1_000;
 /// Number of concurrent clients of such connections.
 const AT_ONCE: usize = 32;
 /// Number of connections that are used at the same time, and of their client addresses.
 const CONNECTIONS: usize = 8_000;
-const CONNECTIONS_LEAST: usize = 400;
+const CONNECTIONS_MIN: usize = 400;
 const ADDRESSES: usize = 40;
 /// Number of leases on one stream.
 const LEASES: usize = 1_000;
@@ -94,7 +94,7 @@ async fn cycle(channel: Channel, lock: &str) -> Result<(), Status> {
 async fn a_hundred_thousand_short_connections_are_served() {
     let (broker, _redis) = broker().await;
     let to = broker.addr();
-    let cycles = (0..scaled_count(CYCLES, CYCLES_LEAST)).map(async |number| {
+    let cycles = (0..scaled_count(CYCLES, CYCLES_MIN)).map(async |number| {
         let channel = connect(to, number).await;
         cycle(channel, &format!("short/{}", number % AT_ONCE)).await
     });
@@ -114,7 +114,7 @@ async fn a_hundred_thousand_short_connections_are_served() {
 async fn thousands_of_connections_in_use_are_served() {
     let (broker, _redis) = broker().await;
     let to = broker.addr();
-    let many = scaled_count(CONNECTIONS, CONNECTIONS_LEAST);
+    let many = scaled_count(CONNECTIONS, CONNECTIONS_MIN);
     let opening = (0..many).map(async |number| connect(to, number).await);
     let open: Vec<_> = stream::iter(opening).buffered(AT_ONCE).collect().await;
     for round in 0..2 {

@@ -22,10 +22,10 @@ const CALLS: u32 = 1_000;
 /// send.
 const PIECES: u32 = 60;
 const PIECE: usize = 16_000;
-const SOON: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Opens a connection with calls without messages, and waits until all are rejected.
-async fn heads(to: SocketAddr, path: &str) -> RawHttp2 {
+async fn open_calls_without_messages(to: SocketAddr, path: &str) -> RawHttp2 {
     let raw = RawHttp2Options::new(to).open().await.expect("a place");
     let heads: Vec<_> = (0..CALLS)
         .map(|n| call_headers(2 * n + 1, path, 0))
@@ -35,7 +35,7 @@ async fn heads(to: SocketAddr, path: &str) -> RawHttp2 {
     let is_done = |seen: &leasehold_tests::net::raw_http2::ReceivedFrames| {
         seen.headers.max(seen.resets) >= all
     };
-    let done = raw.wait_until(SOON, is_done).await;
+    let done = raw.wait_until(TIME_LIMIT, is_done).await;
     assert!(
         done.is_some() || raw.received().closed_at.is_some(),
         "{:?}",
@@ -45,7 +45,7 @@ async fn heads(to: SocketAddr, path: &str) -> RawHttp2 {
 }
 
 /// Opens a connection with incomplete messages.
-async fn pieces(to: SocketAddr, path: &str) -> RawHttp2 {
+async fn open_incomplete_messages(to: SocketAddr, path: &str) -> RawHttp2 {
     let raw = RawHttp2Options::new(to).open().await.expect("a place");
     for number in 0..PIECES {
         let stream = 2 * number + 1;
@@ -53,7 +53,7 @@ async fn pieces(to: SocketAddr, path: &str) -> RawHttp2 {
         raw.send(&call_headers(stream, path, 0)).await;
         raw.send(&frame(DATA, 0, stream, &piece)).await;
     }
-    let _cut_or_not = raw.is_responding(SOON).await;
+    let _cut_or_not = raw.is_responding(TIME_LIMIT).await;
     raw
 }
 
@@ -73,8 +73,8 @@ async fn calls_of_strangers_without_their_messages_take_little_memory() {
             (fixture.broker.addr(), ACQUIRE),
             (fixture.broker.admin(), SET_LIMIT),
         ] {
-            open.push(heads(listener, path).await);
-            open.push(pieces(listener, path).await);
+            open.push(open_calls_without_messages(listener, path).await);
+            open.push(open_incomplete_messages(listener, path).await);
             most = most.max(resident());
         }
     }

@@ -18,16 +18,16 @@ use tonic::{
 };
 
 /// Connection limit. Connections are scarce when three quarters of it are in use.
-const PLACES: usize = 40;
+const CONNECTION_LIMIT: usize = 40;
 const PER_ADDRESS: usize = 10;
 /// Time after which a connection without an authorized call can be closed while connections are
 /// scarce, with a tolerance.
-const MAKES_ROOM: Duration = Duration::from_secs(20);
+const CLOSED_WITHIN: Duration = Duration::from_secs(20);
 /// Interval at which a rejected caller reconnects.
 const AGAIN: Duration = Duration::from_millis(250);
 
 async fn fixture() -> AccessControlFixture {
-    let (all, of_one) = (PLACES.to_string(), PER_ADDRESS.to_string());
+    let (all, of_one) = (CONNECTION_LIMIT.to_string(), PER_ADDRESS.to_string());
     let settings = [
         ("SERVER__MAX_CONNECTIONS", all.as_str()),
         ("SERVER__MAX_CONNECTIONS_PER_ADDRESS", &of_one),
@@ -38,7 +38,7 @@ async fn fixture() -> AccessControlFixture {
 /// Opens connections without calls from several addresses, and returns those within the limit.
 async fn idle(fixture: &AccessControlFixture) -> Vec<RawHttp2> {
     let mut open = Vec::new();
-    for number in 0..PLACES {
+    for number in 0..CONNECTION_LIMIT {
         let host = u8::try_from(2 + number / PER_ADDRESS).expect("a few");
         let connection_options = RawHttp2Options {
             local_ip: [127, 0, 0, host].into(),
@@ -71,20 +71,24 @@ async fn is_served(
 async fn connections_that_never_call_make_room_for_callers() {
     let fixture = fixture().await;
     let open = idle(&fixture).await;
-    assert_eq!(open.len(), PLACES - PLACES / 10, "a tenth is reserved");
+    assert_eq!(
+        open.len(),
+        CONNECTION_LIMIT - CONNECTION_LIMIT / 10,
+        "a tenth is reserved"
+    );
     let oldest = open.first().expect("many");
     let mut caller = caller(&fixture);
     assert!(!is_served(&mut caller).await, "all other places are taken");
     let started_at = boottime();
     while !is_served(&mut caller).await {
-        assert!(boottime() - started_at < MAKES_ROOM, "no place");
+        assert!(boottime() - started_at < CLOSED_WITHIN, "no place");
         sleep(AGAIN).await;
     }
-    let closed = oldest.wait_until_closed(MAKES_ROOM).await;
+    let closed = oldest.wait_until_closed(CLOSED_WITHIN).await;
     closed.expect("the oldest makes room");
     let newest = open.last().expect("many");
     assert!(
-        newest.is_responding(MAKES_ROOM).await,
+        newest.is_responding(CLOSED_WITHIN).await,
         "three quarters stay"
     );
 }
@@ -95,7 +99,7 @@ async fn an_address_with_an_admitted_caller_has_a_reserved_connection() {
     let mut known = caller(&fixture);
     assert!(is_served(&mut known).await);
     let open = idle(&fixture).await;
-    assert!(open.len() >= PLACES * 3 / 4, "{}", open.len());
+    assert!(open.len() >= CONNECTION_LIMIT * 3 / 4, "{}", open.len());
     assert!(is_served(&mut known).await, "on the connection that it has");
     assert!(is_served(&mut caller(&fixture)).await, "on a new one");
 }

@@ -37,7 +37,7 @@ const FREE: &str = "invoices";
 const TTL: Duration = Duration::from_secs(60);
 /// Domain of the attacker. The test driver makes the browser resolve all names in it to this
 /// machine.
-const EVIL: &str = "evil.example";
+const FOREIGN_HOST: &str = "evil.example";
 
 /// Script that sends each request in all ways that are possible in a page, and returns what the
 /// page can read.
@@ -82,7 +82,7 @@ const TRY: &str = r"return await page.evaluate(async ({ calls, forms }) => {
 
 /// Part of a response that a page can read.
 #[derive(Debug, serde::Deserialize)]
-struct Read {
+struct ReadableResponse {
     what: String,
     kind: String,
     status: u16,
@@ -90,7 +90,11 @@ struct Read {
 }
 
 /// Makes the current page send all requests to these listeners.
-async fn tries(browser: &mut Browser, listeners: &[String], held: &HeldLease) -> Vec<Read> {
+async fn send_from_page(
+    browser: &mut Browser,
+    listeners: &[String],
+    held: &HeldLease,
+) -> Vec<ReadableResponse> {
     let mut calls = Vec::new();
     let mut forms = Vec::new();
     for listener in listeners {
@@ -109,7 +113,7 @@ async fn tries(browser: &mut Browser, listeners: &[String], held: &HeldLease) ->
     }
     let all = json!({ "calls": calls, "forms": forms });
     let read = browser.run(&format!("{TRY}{all})")).await;
-    let read: Vec<Read> = serde_json::from_value(read).expect("what was read");
+    let read: Vec<ReadableResponse> = serde_json::from_value(read).expect("what was read");
     assert_eq!(read.len(), calls.len() * 6 + forms.len());
     read
 }
@@ -192,10 +196,10 @@ async fn pages_of_others_do_and_read_nothing() {
     let mut browser = Browser::start().await;
     browser.open(admin, &json!({})).await;
     let fixture = WebSite::start().await;
-    let page = json!(format!("http://{EVIL}:{}/", fixture.addr().port()));
+    let page = json!(format!("http://{FOREIGN_HOST}:{}/", fixture.addr().port()));
     browser.run(&format!("await page.goto({page})")).await;
     let listeners = [format!("http://{api}"), format!("http://{admin}")];
-    for read in tries(&mut browser, &listeners, &held).await {
+    for read in send_from_page(&mut browser, &listeners, &held).await {
         assert!(
             ["opaque", "error"].contains(&&*read.kind),
             "{}: {read:?}",
@@ -212,11 +216,11 @@ async fn pages_of_others_do_and_read_nothing() {
         "{refusals} of {admin_paths} RPCs"
     );
 
-    let rebound = format!("http://rebound.{EVIL}:{}", admin.port());
+    let rebound = format!("http://rebound.{FOREIGN_HOST}:{}", admin.port());
     let goto = Value::from(format!("{rebound}/locks"));
     let script = format!("return (await page.goto({goto})).status()");
     assert_eq!(browser.run(&script).await, json!(421));
-    for read in tries(&mut browser, &[rebound], &held).await {
+    for read in send_from_page(&mut browser, &[rebound], &held).await {
         assert_eq!(read.status, 421, "{}: {read:?}", read.what);
         assert!(!read.text.contains(LOCK), "{}: {read:?}", read.what);
     }
@@ -267,7 +271,7 @@ async fn pages_do_nothing_with_the_certificate_of_an_operator() {
     let fixture = WebSite::start().await;
     let goto = Value::from(format!("http://localhost:{}/", fixture.addr().port()));
     browser.run(&format!("await page.goto({goto})")).await;
-    for read in tries(&mut browser, &listeners, &held).await {
+    for read in send_from_page(&mut browser, &listeners, &held).await {
         assert!(
             ["opaque", "error"].contains(&&*read.kind),
             "{}: {read:?}",

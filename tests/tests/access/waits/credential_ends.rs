@@ -54,7 +54,7 @@ async fn a_stream_ends_when_its_token_is_taken_away() {
     let (mut ends, lease_id) = streams.pop().expect("two");
     let removed = boottime();
     fixture.access_files.set_tokens(&[(WORKER, NEW)]);
-    let ended = end_of(&mut ends).await;
+    let ended = wait_for_end(&mut ends).await;
     let after = boottime() - removed;
     assert_eq!(ended.lease_id, lease_id);
     assert_eq!(ended.reason(), LeaseEndReason::CredentialExpired);
@@ -86,7 +86,7 @@ async fn a_stream_ends_when_its_token_is_taken_away() {
 async fn with_its_credential_a_stream_ends_and_its_locks_are_free_at_e() {
     let fixture = MutualTlsFixture::start(&[OLD, NEW]).await;
     let locks = scaled_count(200, 20);
-    let token = living(&fixture);
+    let token = short_lived_token(&fixture);
     let opened = boottime();
     let mut stream = StreamClient::open_with_interceptor(
         fixture.channel().await,
@@ -166,7 +166,7 @@ async fn with_its_credential_a_stream_ends_and_its_locks_are_free_at_e() {
 async fn a_stream_continues_only_with_the_next_token_of_its_caller() {
     let fixture = MutualTlsFixture::start(&[OLD]).await;
     let opened = boottime();
-    let interceptor = BearerTokenInterceptor(Some(living(&fixture)));
+    let interceptor = BearerTokenInterceptor(Some(short_lived_token(&fixture)));
     let mut stream =
         StreamClient::open_with_interceptor(fixture.channel().await, interceptor).await;
     let call = AcquireCall::new("a", TTL / 2, Duration::ZERO);
@@ -179,14 +179,16 @@ async fn a_stream_continues_only_with_the_next_token_of_its_caller() {
     stream.start_heartbeats(TTL / 8);
     sleep((opened + LIFE / 2).saturating_sub(boottime())).await;
     let refreshed = boottime();
-    let call = stream.refresh_credential(&living(&fixture)).await;
+    let call = stream
+        .refresh_credential(&short_lived_token(&fixture))
+        .await;
     let done = stream.wait_for(|responses| match responses {
         Told::Done(done) => Some(done.call_id),
         Told::Ack(_) => None,
         other => panic!("{other:?}"),
     });
     assert_eq!(done.await, call);
-    let ended = end_of(&mut stream).await;
+    let ended = wait_for_end(&mut stream).await;
     let lived = boottime() - refreshed;
     assert_eq!(ended.lease_id, lease.lease_id);
     assert_eq!(ended.reason(), LeaseEndReason::CredentialExpired);
@@ -199,7 +201,7 @@ async fn a_stream_continues_only_with_the_next_token_of_its_caller() {
 }
 
 /// Waits for the end of the only lease of a stream with heartbeats.
-async fn end_of(stream: &mut StreamClient) -> LeaseEnded {
+async fn wait_for_end(stream: &mut StreamClient) -> LeaseEnded {
     let ended = stream.wait_for(|responses| match responses {
         Told::Ended(ended) => Some(ended),
         Told::Ack(_) => None,
@@ -210,7 +212,7 @@ async fn end_of(stream: &mut StreamClient) -> LeaseEnded {
 }
 
 /// Returns a signed token of the worker that expires after [`LIFE`].
-fn living(fixture: &MutualTlsFixture) -> String {
+fn short_lived_token(fixture: &MutualTlsFixture) -> String {
     let seconds = |time: Duration| i64::try_from(time.as_secs()).expect("short");
     let good_for = seconds(LIFE) - seconds(TOKEN_LEEWAY);
     fixture

@@ -31,7 +31,7 @@ use tonic_types::StatusExt as _;
 
 const TTL: Duration = Duration::from_secs(2);
 /// Upper bound of the time until a change of a file takes effect. Files are checked every second.
-const SEEN: Duration = Duration::from_secs(2);
+const RELOADED_WITHIN: Duration = Duration::from_secs(2);
 const NARROW: &str = r#"
     [[rule]]
     callers = ["*"]
@@ -148,7 +148,7 @@ async fn a_signed_token_must_be_valid_in_every_claim() {
 }
 
 /// A lease stream with heartbeats.
-struct Beating {
+struct HeartbeatStream {
     requests: mpsc::Sender<HoldRequest>,
     responses: Streaming<HoldResponse>,
     sequence: i64,
@@ -157,7 +157,7 @@ struct Beating {
     acknowledged: Duration,
 }
 
-impl Beating {
+impl HeartbeatStream {
     /// Opens a stream with a lease on the lock.
     async fn start(caller: &Caller, name: &str) -> Self {
         let (requests, mut responses) = open_stream(caller).await;
@@ -181,7 +181,7 @@ impl Beating {
     }
 
     /// Sends a new token and returns true if the broker accepts it.
-    async fn shows(&mut self, call_id: i64, token: &str) -> bool {
+    async fn refresh_credential(&mut self, call_id: i64, token: &str) -> bool {
         let authorization = format!("Bearer {token}");
         let refresh = RefreshCredential {
             call_id,
@@ -193,7 +193,7 @@ impl Beating {
     }
 
     /// Sends heartbeats until `limit`, or until its lease ends.
-    async fn beats(&mut self, limit: Duration) -> Option<LeaseEnded> {
+    async fn heartbeat_until(&mut self, limit: Duration) -> Option<LeaseEnded> {
         let started_at = boottime();
         while boottime() - started_at < limit {
             self.sequence += 1;
@@ -211,14 +211,14 @@ impl Beating {
     }
 
     /// Asserts that the lease ends because of its credential, and returns the time of the end.
-    async fn ends(&mut self, limit: Duration) -> Duration {
-        let ended = self.beats(limit).await.expect("it ends in time");
+    async fn assert_ends(&mut self, limit: Duration) -> Duration {
+        let ended = self.heartbeat_until(limit).await.expect("it ends in time");
         assert_eq!(ended.lease_id, self.lease_id);
         assert_eq!(ended.reason(), LeaseEndReason::CredentialExpired);
         boottime()
     }
 
-    async fn is_over(&mut self) {
+    async fn assert_ended(&mut self) {
         let after = timeout(REPLY_TIMEOUT, self.responses.message()).await;
         assert!(matches!(after, Ok(Ok(None))), "{after:?}");
     }
@@ -232,16 +232,19 @@ async fn a_stream_ends_with_its_credential_unless_there_is_a_new_one() {
     let leeway_s = i64::try_from(TOKEN_LEEWAY.as_secs()).expect("short");
     let issuer = &fixture.access_files.issuer;
     let token = || issuer.token("alice", good_for_s - leeway_s, json!({}));
-    let mut beating = Beating::start(&fixture.caller(&token()), "a").await;
+    let mut beating = HeartbeatStream::start(&fixture.caller(&token()), "a").await;
     let bob = issuer.token("bob", 60, json!({}));
     for (call_id, somebody) in [(2, "other"), (3, "nobody"), (4, &bob)] {
-        assert!(!beating.shows(call_id, somebody).await, "{somebody}");
+        assert!(
+            !beating.refresh_credential(call_id, somebody).await,
+            "{somebody}"
+        );
     }
-    assert_eq!(beating.beats(GOOD_FOR / 2).await, None);
-    assert!(beating.shows(5, &token()).await);
+    assert_eq!(beating.heartbeat_until(GOOD_FOR / 2).await, None);
+    assert!(beating.refresh_credential(5, &token()).await);
     let refreshed = boottime();
-    let ended = beating.ends(2 * GOOD_FOR).await;
-    beating.is_over().await;
+    let ended = beating.assert_ends(2 * GOOD_FOR).await;
+    beating.assert_ended().await;
     let lived = ended - refreshed;
     let second = Duration::from_secs(1);
     assert!(
@@ -270,22 +273,22 @@ async fn a_stream_ends_when_its_token_or_key_is_withdrawn() {
     let fixture =
         AccessControlFixture::start(ALLOW_ALL_POLICY, &[("ci", "old"), ("ci", "new")]).await;
     let signed = fixture.access_files.issuer.token("alice", 600, json!({}));
-    let mut of_old = Beating::start(&fixture.caller("old"), "a").await;
-    let mut moving = Beating::start(&fixture.caller("old"), "b").await;
-    let mut of_key = Beating::start(&fixture.caller(&signed), "c").await;
-    assert!(moving.shows(2, "new").await);
+    let mut of_old = HeartbeatStream::start(&fixture.caller("old"), "a").await;
+    let mut moving = HeartbeatStream::start(&fixture.caller("old"), "b").await;
+    let mut of_key = HeartbeatStream::start(&fixture.caller(&signed), "c").await;
+    assert!(moving.refresh_credential(2, "new").await);
     let mut looks = fixture.caller("old").inspection;
     let watch = looks.watch_locks(WatchLocksRequest::default()).await;
     let mut watch = watch.expect("it may").into_inner();
 
     fixture.access_files.set_tokens(&[("ci", "new")]);
     let (_, of_new, signed) = tokio::join!(
-        of_old.ends(SEEN + REPLY_TIMEOUT),
-        moving.beats(SEEN),
-        of_key.beats(2 * SEEN)
+        of_old.assert_ends(RELOADED_WITHIN + REPLY_TIMEOUT),
+        moving.heartbeat_until(RELOADED_WITHIN),
+        of_key.heartbeat_until(2 * RELOADED_WITHIN)
     );
     assert_eq!((of_new, signed), (None, None), "theirs are good");
-    of_old.is_over().await;
+    of_old.assert_ended().await;
     let ended = async {
         loop {
             match watch.message().await {
@@ -296,7 +299,7 @@ async fn a_stream_ends_when_its_token_or_key_is_withdrawn() {
         }
     };
     // The next event detects the end of the credential.
-    given_back_soon(&fixture).await;
+    wait_for_release(&fixture).await;
     let ended = timeout(REPLY_TIMEOUT, ended).await.expect("it ends");
     assert_eq!(error_reason(&ended), Some(ErrorReason::Unauthenticated));
     fixture
@@ -311,13 +314,13 @@ async fn a_stream_ends_when_its_token_or_key_is_withdrawn() {
     };
     let (_, kept) = tokio::join!(
         until("a text that is no key set counts for nothing", unusable),
-        of_key.beats(SEEN)
+        of_key.heartbeat_until(RELOADED_WITHIN)
     );
     assert_eq!(kept, None);
     let others = AccessFiles::new(ALLOW_ALL_POLICY, &[]);
     fixture.access_files.set_keys(&[&others.issuer]);
-    of_key.ends(SEEN + REPLY_TIMEOUT).await;
-    of_key.is_over().await;
+    of_key.assert_ends(RELOADED_WITHIN + REPLY_TIMEOUT).await;
+    of_key.assert_ended().await;
 }
 
 #[tokio::test]
@@ -333,12 +336,12 @@ async fn a_key_set_without_usable_keys_withdraws_all_signed_tokens() {
             .set_keys(&[&fixture.access_files.issuer]);
         let lease = until("the token is good", async || acquires(&caller).await.ok()).await;
         send_release(&caller, &lease).await.expect("the holder");
-        let mut stream = Beating::start(&caller, lock).await;
+        let mut stream = HeartbeatStream::start(&caller, lock).await;
         fixture
             .access_files
             .set_key_set_text(&json!({ "keys": keys }).to_string());
-        stream.ends(SEEN + REPLY_TIMEOUT).await;
-        stream.is_over().await;
+        stream.assert_ends(RELOADED_WITHIN + REPLY_TIMEOUT).await;
+        stream.assert_ended().await;
         assert!(is_unknown(async || acquires(&caller).await).await);
     }
     let lease = acquires(&fixture.caller("static")).await;
@@ -381,7 +384,7 @@ async fn tokens_with_critical_extensions_or_of_other_types_are_refused() {
     }
 }
 
-async fn given_back_soon(fixture: &AccessControlFixture) {
+async fn wait_for_release(fixture: &AccessControlFixture) {
     let caller = fixture.caller("new");
     let lease = send_acquire(&caller, acquire_request("d", TTL)).await;
     let lease = lease.expect("a good token");
@@ -392,8 +395,8 @@ async fn given_back_soon(fixture: &AccessControlFixture) {
 async fn leases_that_the_rules_forbid_are_renewed_no_more() {
     let fixture = AccessControlFixture::start(ALLOW_ALL_POLICY, &[("ci", "ci")]).await;
     let caller = fixture.caller("ci");
-    let mut mine = Beating::start(&caller, "mine").await;
-    let mut other_stream = Beating::start(&caller, "theirs").await;
+    let mut mine = HeartbeatStream::start(&caller, "mine").await;
+    let mut other_stream = HeartbeatStream::start(&caller, "theirs").await;
     let (requests, mut responses) = open_stream(&caller).await;
     let waiting = HoldAcquire {
         call_id: 1,
@@ -410,8 +413,14 @@ async fn leases_that_the_rules_forbid_are_renewed_no_more() {
         Told::Queued(_)
     ));
     fixture.access_files.set_policy(NARROW);
-    other_stream.ends(SEEN + REPLY_TIMEOUT).await;
-    assert_eq!(mine.beats(SEEN).await, None, "it is allowed");
+    other_stream
+        .assert_ends(RELOADED_WITHIN + REPLY_TIMEOUT)
+        .await;
+    assert_eq!(
+        mine.heartbeat_until(RELOADED_WITHIN).await,
+        None,
+        "it is allowed"
+    );
     // The lock is not granted to a caller that is no longer authorized.
     let mut refused = next_message(&mut responses).await;
     while matches!(refused, Told::Queued(_)) {

@@ -26,8 +26,8 @@ const EVERYTHING: &str = r#"
     verbs = ["acquire"]
 "#;
 /// Minimum interval between fetches for tokens with unknown key ids.
-const LEAST: Duration = Duration::from_secs(60);
-const LATE: Duration = Duration::from_secs(10);
+const FETCH_INTERVAL_MIN: Duration = Duration::from_secs(60);
+const REFRESH_TOLERANCE: Duration = Duration::from_secs(10);
 
 async fn acquires(broker: &BrokerProcess, token: &str) -> Result<(), Status> {
     let request = AcquireRequest {
@@ -78,7 +78,7 @@ async fn keys_are_fetched_and_follow_those_of_the_issuer() {
     })
     .await;
     let fetched = boottime();
-    let asked = fixture.request_count();
+    let request_count = fixture.request_count();
     assert!(is_unknown(acquires(&broker, &by_new).await));
 
     fixture.serve_body(key_set(&[&new]));
@@ -86,7 +86,10 @@ async fn keys_are_fetched_and_follow_those_of_the_issuer() {
         if acquires(&broker, &by_new).await.is_ok() {
             break boottime() - fetched;
         }
-        assert!(boottime() - fetched < LEAST + LATE, "not asked for the key");
+        assert!(
+            boottime() - fetched < FETCH_INTERVAL_MIN + REFRESH_TOLERANCE,
+            "not asked for the key"
+        );
         sleep(Duration::from_millis(500)).await;
     };
     print_figures(&format!(
@@ -94,8 +97,11 @@ async fn keys_are_fetched_and_follow_those_of_the_issuer() {
         took.as_millis(),
         fixture.request_count()
     ));
-    assert!(took > LEAST - LATE, "{took:?}: too soon");
-    assert_eq!(fixture.request_count(), asked + 1, "once a minute");
+    assert!(
+        took > FETCH_INTERVAL_MIN - REFRESH_TOLERANCE,
+        "{took:?}: too soon"
+    );
+    assert_eq!(fixture.request_count(), request_count + 1, "once a minute");
     assert!(
         is_unknown(acquires(&broker, &by_old).await),
         "a key that is gone"
@@ -119,14 +125,17 @@ async fn the_last_keys_are_used_no_longer_than_their_max_age() {
         (fixture.request_count() >= 3).then_some(())
     })
     .await;
-    assert!(boottime() - started_at < MAX_AGE + LATE);
+    assert!(boottime() - started_at < MAX_AGE + REFRESH_TOLERANCE);
     acquires(&broker, &token).await.expect("confirmed again");
 
     fixture.serve_unavailable();
     let failed = boottime();
     let until_refused = loop {
         match acquires(&broker, &token).await {
-            Ok(()) => assert!(boottime() - failed < MAX_AGE + LATE, "used for ever"),
+            Ok(()) => assert!(
+                boottime() - failed < MAX_AGE + REFRESH_TOLERANCE,
+                "used for ever"
+            ),
             Err(refused) => {
                 assert!(is_unknown(Err(refused)));
                 break boottime() - failed;

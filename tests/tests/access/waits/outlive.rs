@@ -51,7 +51,7 @@ const WAIT: Duration = Duration::from_secs(120);
 /// Lifetime of a credential that expires.
 const LIFE: Duration = Duration::from_secs(10);
 /// Upper bound of the time until a change of a file takes effect. Files are checked every second.
-const SEEN: Duration = Duration::from_secs(3);
+const RELOADED_WITHIN: Duration = Duration::from_secs(3);
 /// Time within which a connection is closed after its certificate has ended.
 const CLOSED: Duration = Duration::from_secs(5);
 /// Resolution of times in certificates and tokens.
@@ -107,14 +107,14 @@ struct Uses {
     session: TlsStream<TcpStream>,
 }
 
-struct Site {
+struct Fixture {
     locked: MutualTlsFixture,
     /// Authority of clients whose certificates stay valid.
     lasting: Authority,
     held: HeldLease,
 }
 
-impl Site {
+impl Fixture {
     async fn start() -> Self {
         let locked = MutualTlsFixture::start(&[TOKEN]).await;
         let lasting = Authority::new("clients, for good");
@@ -135,7 +135,7 @@ impl Site {
         };
         until("the bystander's token counts", async || {
             let mut looks = fixture
-                .looks(&fixture.lasting.client(CARRIER), Some(OTHER))
+                .inspection_client(&fixture.lasting.client(CARRIER), Some(OTHER))
                 .await;
             looks.watch_locks(WatchLocksRequest::default()).await.ok()
         })
@@ -150,7 +150,7 @@ impl Site {
         endpoint.connect().await.expect("a good certificate")
     }
 
-    async fn looks(
+    async fn inspection_client(
         &self,
         identity: &SignedCertificate,
         token: Option<&str>,
@@ -214,7 +214,7 @@ impl Site {
         })
         .await;
 
-        let mut looks = self.looks(identity, token).await;
+        let mut looks = self.inspection_client(identity, token).await;
         let watch = looks.watch_locks(WatchLocksRequest::default()).await;
         let config = client_config(&self.locked.tls.authority, Some(identity));
         let session = handshake(self.locked.broker.addr(), config).await;
@@ -260,7 +260,7 @@ async fn no_use_outlives_the_credential_that_admitted_it() {
     let mut cells = 0;
     for (credential, end) in MATRIX {
         let about = format!("{credential:?} {end:?}");
-        let fixture = Site::start().await;
+        let fixture = Fixture::start().await;
         let control_client = fixture
             .begin(&fixture.lasting.client(CARRIER), Some(OTHER), "bystander")
             .await;
@@ -272,12 +272,12 @@ async fn no_use_outlives_the_credential_that_admitted_it() {
             End::Expired => made + LIFE,
             _ => boottime(),
         };
-        let why = match end {
+        let reason = match end {
             End::RuleWithdrawn => ErrorReason::PermissionDenied,
             _ => ErrorReason::Unauthenticated,
         };
-        let last = ended + SEEN;
-        cells += over(worker, why, last, &about).await;
+        let last = ended + RELOADED_WITHIN;
+        cells += assert_all_ended(worker, reason, last, &about).await;
         assert!(boottime() + SECOND >= ended, "{about}: too soon");
         cells += session_is_over(credential, end, (&fixture, &identity), ended).await;
 
@@ -286,7 +286,7 @@ async fn no_use_outlives_the_credential_that_admitted_it() {
             (fixture.queue().await == 2).then_some(())
         })
         .await;
-        goes_on(fixture, control_client, &about).await;
+        assert_unaffected(fixture, control_client, &about).await;
     }
     print_figures(&format!(
         "outlive: {} credentials and ends, {cells} uses, leaks=0",
@@ -295,7 +295,7 @@ async fn no_use_outlives_the_credential_that_admitted_it() {
 }
 
 /// Asserts that all uses end by `last` with this reason. Returns the number of uses.
-async fn over(worker: Uses, why: ErrorReason, last: Duration, about: &str) -> usize {
+async fn assert_all_ended(worker: Uses, reason: ErrorReason, last: Duration, about: &str) -> usize {
     let in_time = || (last + SECOND).saturating_sub(boottime());
     let Uses {
         unary,
@@ -307,20 +307,20 @@ async fn over(worker: Uses, why: ErrorReason, last: Duration, about: &str) -> us
     let unary = async {
         let answered = timeout(in_time(), unary).await.expect(about);
         let refused = answered.expect("no panic").expect_err(about);
-        assert_eq!(error_reason(&refused), Some(why), "{about}: {refused:?}");
+        assert_eq!(error_reason(&refused), Some(reason), "{about}: {refused:?}");
     };
     let stream_wait = async {
-        if why == ErrorReason::PermissionDenied {
+        if reason == ErrorReason::PermissionDenied {
             let refused = timeout(in_time(), waits.expect_refused(call))
                 .await
                 .expect(about);
-            assert_eq!(refused.reason(), why, "{about}: {refused:?}");
+            assert_eq!(refused.reason(), reason, "{about}: {refused:?}");
         } else {
             timeout(in_time(), waits.read_to_end()).await.expect(about);
         }
     };
     let lease = async {
-        let ended = holds.wait_for(|told| match told {
+        let ended = holds.wait_for(|message| match message {
             Told::Ended(ended) => Some(ended),
             Told::Ack(_) | Told::Reconnect(_) => None,
             other => panic!("{about}: {other:?}"),
@@ -336,7 +336,7 @@ async fn over(worker: Uses, why: ErrorReason, last: Duration, about: &str) -> us
                 Ok(Some(_)) => {}
                 Ok(None) => panic!("{about}: the watch ends without a reason"),
                 Err(status) => {
-                    break assert_eq!(error_reason(&status), Some(why), "{about}: {status:?}");
+                    break assert_eq!(error_reason(&status), Some(reason), "{about}: {status:?}");
                 }
             }
         }
@@ -349,7 +349,7 @@ async fn over(worker: Uses, why: ErrorReason, last: Duration, about: &str) -> us
 async fn session_is_over(
     credential: Credential,
     end: End,
-    (fixture, identity): (&Site, &SignedCertificate),
+    (fixture, identity): (&Fixture, &SignedCertificate),
     ended: Duration,
 ) -> usize {
     if credential != Credential::Certificate || end == End::RuleWithdrawn {
@@ -362,13 +362,13 @@ async fn session_is_over(
         let read = again.read_u8().await;
         read.expect_err("no other connection is made with it");
     }
-    assert!(boottime() <= ended + SEEN + CLOSED);
+    assert!(boottime() <= ended + RELOADED_WITHIN + CLOSED);
     1
 }
 
 /// Asserts that the control client keeps its leases and streams, and is granted the locks for which
 /// it waits.
-async fn goes_on(fixture: Site, control_client: Uses, about: &str) {
+async fn assert_unaffected(fixture: Fixture, control_client: Uses, about: &str) {
     let Uses {
         unary,
         stream_wait: (mut waits, call),
@@ -381,22 +381,24 @@ async fn goes_on(fixture: Site, control_client: Uses, about: &str) {
     release.expect("the holder");
     let first = waits.expect_granted(call).await;
     waits.release(&first.lease_id).await;
-    let second = timeout(SEEN, unary).await.expect(about);
+    let second = timeout(RELOADED_WITHIN, unary).await.expect(about);
     second.expect("no panic").expect(about);
     let call = holds.release(&lease_id).await;
-    let released = holds.wait_for(|told| match told {
+    let released = holds.wait_for(|message| match message {
         Told::Released(released) => Some(released.call_id),
         _ => None,
     });
     assert_eq!(released.await, call, "{about}");
-    let event = timeout(SEEN, watch.message()).await.expect(about);
+    let event = timeout(RELOADED_WITHIN, watch.message())
+        .await
+        .expect(about);
     event.expect(about).expect(about);
 }
 
 #[tokio::test]
 async fn a_connection_receives_goaway_and_is_closed_when_its_certificate_ends() {
     for end in [End::Expired, End::AuthorityRemoved] {
-        let fixture = Site::start().await;
+        let fixture = Fixture::start().await;
         let made = boottime();
         let (identity, _) = fixture.credential(Credential::Certificate, end);
         let sessions =
@@ -415,26 +417,26 @@ async fn a_connection_receives_goaway_and_is_closed_when_its_certificate_ends() 
             End::Expired => made + LIFE,
             _ => boottime(),
         };
-        for (told, closed) in [told_to_go(api).await, told_to_go(admin).await] {
+        for (goaway_at, closed) in [goaway_and_close(api).await, goaway_and_close(admin).await] {
             print_figures(&format!(
                 "outlive: connection of a certificate that ends ({end:?}): notified after {} ms, closed after {} ms",
-                told.saturating_sub(ended).as_millis(),
+                goaway_at.saturating_sub(ended).as_millis(),
                 closed.saturating_sub(ended).as_millis()
             ));
-            assert!(told < closed, "notified first");
-            assert!(told + SECOND >= ended, "too soon");
+            assert!(goaway_at < closed, "notified first");
+            assert!(goaway_at + SECOND >= ended, "too soon");
             assert!(closed <= ended + CLOSED + SECOND, "{:?}", closed - ended);
         }
     }
 }
 
 /// Returns the times at which a connection receives GOAWAY, and at which it is closed.
-async fn told_to_go(mut session: TlsStream<TcpStream>) -> (Duration, Duration) {
-    let (mut told, mut head) = (None, [0; FRAME_HEAD]);
+async fn goaway_and_close(mut session: TlsStream<TcpStream>) -> (Duration, Duration) {
+    let (mut goaway_at, mut head) = (None, [0; FRAME_HEAD]);
     let read = async {
         while session.read_exact(&mut head).await.is_ok() {
             if head[3] == GO_AWAY {
-                told.get_or_insert_with(boottime);
+                goaway_at.get_or_insert_with(boottime);
             }
             let length = usize::from(head[1]) << 8 | usize::from(head[2]);
             let mut payload = vec![0; length];
@@ -445,13 +447,13 @@ async fn told_to_go(mut session: TlsStream<TcpStream>) -> (Duration, Duration) {
         }
     };
     timeout(LIFE * 2, read).await.expect("it is closed");
-    (told.expect("notified before it is closed"), boottime())
+    (goaway_at.expect("notified before it is closed"), boottime())
 }
 
 #[tokio::test]
 async fn a_session_with_a_client_certificate_cannot_be_resumed() {
     use tokio_rustls::rustls::HandshakeKind;
-    let fixture = Site::start().await;
+    let fixture = Fixture::start().await;
     let identity = fixture.lasting.client(CARRIER);
     let config = client_config(&fixture.locked.tls.authority, Some(&identity));
     for _ in 0..3 {

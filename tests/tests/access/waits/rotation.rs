@@ -34,7 +34,7 @@ const LONG_S: i64 = 600;
 static LOG: LazyLock<LogCapture> = LazyLock::new(LogCapture::start);
 
 /// Brokers, and the files of their clients.
-struct Site {
+struct Fixture {
     locked: MutualTlsFixture,
     dir: TempDir,
 }
@@ -46,12 +46,12 @@ struct Holder {
 }
 
 /// A raw stream and its leases: lock, lease id and fencing token.
-struct Raw {
+struct RawStream {
     stream: StreamClient,
     held: Vec<(String, String, i64)>,
 }
 
-impl Site {
+impl Fixture {
     async fn start() -> Self {
         Self {
             locked: MutualTlsFixture::start(&[OLD]).await,
@@ -98,7 +98,7 @@ impl Site {
     }
 
     /// Opens a raw stream that holds `locks` locks and presents only a certificate.
-    async fn raw(&self, name: &str, locks: usize) -> Raw {
+    async fn raw(&self, name: &str, locks: usize) -> RawStream {
         let mut stream = StreamClient::open_on(self.locked.channel().await).await;
         let mut held = Vec::new();
         for lock in 0..locks {
@@ -109,11 +109,11 @@ impl Site {
             held.push((lock, lease.lease_id, lease.grants[0].fencing_token));
         }
         stream.start_heartbeats(TTL / 3);
-        Raw { stream, held }
+        RawStream { stream, held }
     }
 
     /// Returns the number of leases that the store no longer has as they were granted.
-    async fn lost(&self, held: &[(String, String, i64)]) -> usize {
+    async fn lost_count(&self, held: &[(String, String, i64)]) -> usize {
         let mut lost = 0;
         for (lock, lease_id, token) in held {
             let state = self
@@ -151,7 +151,7 @@ impl Site {
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_is_replaced_under_held_leases_and_none_is_lost() {
     LazyLock::force(&LOG);
-    let mut fixture = Site::start().await;
+    let mut fixture = Fixture::start().await;
     let old_certificate = fixture.locked.worker_certificate();
     let old_jwt = fixture
         .locked
@@ -182,7 +182,7 @@ async fn everything_is_replaced_under_held_leases_and_none_is_lost() {
     // The pause exceeds the expiry without heartbeats.
     sleep(store_expiry(TTL) + TTL / 2).await;
     let took = boottime() - started_at;
-    let lost = fixture.lost(&held).await;
+    let lost = fixture.lost_count(&held).await;
     let untrusted = holders.iter().flat_map(|holder| &holder.guards);
     let untrusted = untrusted.filter(|(_, guard)| !guard.is_valid()).count();
     let still: BTreeSet<_> = open_client_ports(fixture.locked.broker.addr());
@@ -203,11 +203,11 @@ async fn everything_is_replaced_under_held_leases_and_none_is_lost() {
         one.stream.close().await;
         one.stream.read_to_end().await;
     }
-    assert_eq!(fixture.lost(&held).await, held.len(), "all released");
+    assert_eq!(fixture.lost_count(&held).await, held.len(), "all released");
     old_certificates_are_withdrawn(&fixture, &old_certificate).await;
 }
 
-fn held_by(holders: &[Holder], raw: &[Raw]) -> Vec<(String, String, i64)> {
+fn held_by(holders: &[Holder], raw: &[RawStream]) -> Vec<(String, String, i64)> {
     let guards = holders.iter().flat_map(|holder| &holder.guards);
     let of_sdk = guards.map(|(lock, guard)| {
         let lease_id = guard.lease_id().to_owned();
@@ -219,7 +219,7 @@ fn held_by(holders: &[Holder], raw: &[Raw]) -> Vec<(String, String, i64)> {
 
 /// Replaces the broker's certificate, by the same and by another authority, and then the clients'
 /// certificates.
-async fn certificates_are_replaced(fixture: &mut Site) {
+async fn certificates_are_replaced(fixture: &mut Fixture) {
     let worker = fixture.locked.worker_certificate();
     let old = &fixture.locked.tls.authority;
     let renewed = old.server(&[HOST]);
@@ -271,7 +271,7 @@ async fn certificates_are_replaced(fixture: &mut Site) {
 
 /// Removes the old authority of clients. Only the connections opened with its certificates are
 /// closed.
-async fn old_certificates_are_withdrawn(fixture: &Site, old: &SignedCertificate) {
+async fn old_certificates_are_withdrawn(fixture: &Fixture, old: &SignedCertificate) {
     let addr = fixture.locked.broker.addr();
     let before = open_client_ports(addr);
     let authorities = [&fixture.locked.tls.authority];
@@ -303,7 +303,7 @@ async fn old_certificates_are_withdrawn(fixture: &Site, old: &SignedCertificate)
     refused.expect_err("it counts no more");
 }
 
-async fn static_tokens_are_replaced(fixture: &Site) {
+async fn static_tokens_are_replaced(fixture: &Fixture) {
     let worker = fixture.locked.worker_certificate();
     let with = async |token: &str| {
         replace_file(&fixture.file("try"), token);
@@ -327,7 +327,7 @@ async fn static_tokens_are_replaced(fixture: &Site) {
     with(NEW).await.expect("it counts");
 }
 
-async fn keys_are_replaced(fixture: &Site, old: &str) {
+async fn keys_are_replaced(fixture: &Fixture, old: &str) {
     let worker = fixture.locked.worker_certificate();
     let with = async |token: &str| {
         replace_file(&fixture.file("try"), token);

@@ -35,7 +35,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
 /// Time within which a client must send the HTTP/2 preface.
 const SPEAKS_WITHIN: Duration = Duration::from_secs(5);
-const LATE: Duration = Duration::from_secs(2);
+const TOLERANCE: Duration = Duration::from_secs(2);
 
 async fn connect(
     broker: &BrokerProcess,
@@ -69,7 +69,7 @@ async fn with_a_certificate_only_tls_1_3_is_spoken() {
         let mut plain = TcpStream::connect(listener).await.expect("it listens");
         let sent = plain.write_all(&[PREFACE, &SETTINGS].concat()).await;
         assert!(
-            sent.is_err() || closes_within(plain, LATE).await,
+            sent.is_err() || closes_within(plain, TOLERANCE).await,
             "plaintext"
         );
     }
@@ -140,7 +140,7 @@ async fn a_client_that_sends_no_preface_in_time_is_disconnected() {
     let no_tls = TcpStream::connect(encrypted.addr()).await;
     let half = handshake(encrypted.addr(), client_config(&tls.authority, None)).await;
     let (no_tls, half) = (no_tls.expect("it listens"), half.expect("TLS"));
-    let limit = SPEAKS_WITHIN + LATE;
+    let limit = SPEAKS_WITHIN + TOLERANCE;
     let closed = tokio::join!(
         closes_within(silent, limit),
         closes_within(slow, limit),
@@ -159,18 +159,18 @@ async fn a_client_that_sends_no_preface_in_time_is_disconnected() {
 
 #[tokio::test]
 async fn connections_above_the_limit_are_rejected() {
-    const MOST: usize = 5;
+    const CONNECTIONS_MAX: usize = 5;
     let mut options = BrokerOptions::default();
     let key = "LEASEHOLD__SERVER__MAX_CONNECTIONS_PER_ADDRESS".to_owned();
-    options.env.push((key, MOST.to_string()));
+    options.env.push((key, CONNECTIONS_MAX.to_string()));
     let fixture = Deployment::start_single(options).await;
     let broker = &fixture.brokers[0];
     let mut open = Vec::new();
-    for _ in 0..MOST {
-        open.push(spoken(broker).await);
+    for _ in 0..CONNECTIONS_MAX {
+        open.push(connect_with_settings(broker).await);
     }
     let one_more = TcpStream::connect(broker.addr()).await.expect("a backlog");
-    assert!(closes_within(one_more, LATE).await, "one too many");
+    assert!(closes_within(one_more, TOLERANCE).await, "one too many");
     drop(open.pop());
     until("its place is free again", async || {
         let mut next = TcpStream::connect(broker.addr()).await.ok()?;
@@ -182,13 +182,13 @@ async fn connections_above_the_limit_are_rejected() {
 
 #[tokio::test]
 async fn one_name_has_no_more_connections_than_allowed() {
-    const MOST: usize = 3;
+    const CONNECTIONS_MAX: usize = 3;
     let tls = BrokerTls::create(true);
     let mut options = tls.options(String::new());
     let access_files = AccessFiles::new(RULES, &[]);
     options.env.extend(access_files.settings());
     let key = "LEASEHOLD__SERVER__MAX_CONNECTIONS_PER_IDENTITY".to_owned();
-    options.env.push((key, MOST.to_string()));
+    options.env.push((key, CONNECTIONS_MAX.to_string()));
     let fixture = Deployment::start_single(options).await;
     let addr = fixture.brokers[0].addr();
     let clients = tls.client_authority.as_ref().expect("mutual");
@@ -198,8 +198,8 @@ async fn one_name_has_no_more_connections_than_allowed() {
         open.push(handshake(addr, config).await.expect("a known authority"));
     }
     let another = open.pop().expect("the last");
-    let workers = join_all(open.into_iter().map(|tls| closes_within(tls, LATE)));
-    let (workers, another) = tokio::join!(workers, closes_within(another, LATE));
+    let workers = join_all(open.into_iter().map(|tls| closes_within(tls, TOLERANCE)));
+    let (workers, another) = tokio::join!(workers, closes_within(another, TOLERANCE));
     let closed = workers.into_iter().filter(|closed| *closed).count();
     assert_eq!(
         (closed, another),
@@ -223,14 +223,14 @@ async fn a_flood_of_frames_ends_the_connection_and_no_other() {
         ("SETTINGS", &SETTINGS),
         ("PRIORITY", &PRIORITY),
     ] {
-        let mut few = spoken(broker).await;
+        let mut few = connect_with_settings(broker).await;
         few.write_all(&frame.repeat(50)).await.expect("a few");
-        let mut flood = spoken(broker).await;
+        let mut flood = connect_with_settings(broker).await;
         // The broker may close the connection before all frames are sent.
         let _ = flood.write_all(&frame.repeat(1_000)).await;
-        assert!(closes_within(flood, LATE).await, "{kind}");
+        assert!(closes_within(flood, TOLERANCE).await, "{kind}");
         assert!(
-            !closes_within(few, LATE).await,
+            !closes_within(few, TOLERANCE).await,
             "a few of {kind} do no harm"
         );
     }
@@ -239,7 +239,7 @@ async fn a_flood_of_frames_ends_the_connection_and_no_other() {
 }
 
 /// Opens a connection and exchanges SETTINGS.
-async fn spoken(broker: &BrokerProcess) -> TcpStream {
+async fn connect_with_settings(broker: &BrokerProcess) -> TcpStream {
     let mut tcp = TcpStream::connect(broker.addr()).await.expect("a place");
     let begin = [PREFACE, &SETTINGS].concat();
     tcp.write_all(&begin).await.expect("it is read");

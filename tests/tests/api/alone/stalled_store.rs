@@ -10,7 +10,7 @@ use leasehold_tests::{
 use tokio::time::Instant;
 use tonic::Code;
 
-use crate::refusals::{LOCK, check, in_line, now, refused};
+use crate::refusals::{LOCK, check, immediate_call, refused, waiting_call};
 
 /// Time that a caller waits for a store that does not respond.
 const PROMPT: Duration = Duration::from_secs(1);
@@ -22,8 +22,11 @@ const SLACK: Duration = Duration::from_millis(250);
 async fn a_stalled_store_rejects_within_a_second_and_keeps_the_queue() {
     let deployment = Deployment::start(1).await;
     let client = Client::new("worker-1", &deployment.addrs(), 0);
-    let held = client.acquire_at(0, &now(LOCK)).await.expect("it is free");
-    let waiter = client.start_acquire_at(0, &in_line());
+    let held = client
+        .acquire_at(0, &immediate_call(LOCK))
+        .await
+        .expect("it is free");
+    let waiter = client.start_acquire_at(0, &waiting_call());
     client.wait_for_queue_length_at(0, LOCK, 1).await;
     deployment.redis.process().pause().await;
     let unavailable = (
@@ -34,7 +37,7 @@ async fn a_stalled_store_rejects_within_a_second_and_keeps_the_queue() {
     // The first calls use a connection that seems to be open, the later calls find no connection.
     for _ in 0..4 {
         let started = Instant::now();
-        let (no_wait, waits) = (now("another"), in_line());
+        let (no_wait, waits) = (immediate_call("another"), waiting_call());
         let (acquire, wait, renew, release, look) = tokio::join!(
             client.acquire_at(0, &no_wait),
             client.acquire_at(0, &waits),

@@ -22,11 +22,11 @@ const WAIT: Duration = Duration::from_secs(60);
 /// Maximum number of waiting calls on a connection, three quarters of its 1,000 streams.
 const WAITS_MAX: usize = 750;
 
-fn now(lock: &str) -> AcquireCall {
+fn immediate_call(lock: &str) -> AcquireCall {
     AcquireCall::new(lock, TTL, Duration::ZERO)
 }
 
-fn in_line(lock: &str) -> AcquireCall {
+fn waiting_call(lock: &str) -> AcquireCall {
     AcquireCall::new(lock, TTL, WAIT)
 }
 
@@ -47,23 +47,28 @@ async fn an_old_stream_is_asked_to_reconnect_and_keeps_its_lease() {
     let addr = deployment.addrs()[0];
     let opened = boottime();
     let mut stream = StreamClient::open(addr).await;
-    let call = stream.acquire(&now("a").with_disconnect_grace(0), 1).await;
+    let call = stream
+        .acquire(&immediate_call("a").with_disconnect_grace(0), 1)
+        .await;
     let lease = stream.expect_granted(call).await;
     // Calls on an aging connection open a new connection automatically.
     let client = Client::new("other", &[addr], 0);
-    let asked = loop {
+    let requested_after = loop {
         match timeout(AGE / 10, stream.next_event()).await {
             Ok(Response::Reconnect(_)) => break boottime() - opened,
             Ok(other) => panic!("{other:?}"),
             Err(_) => drop(client.get_lock_at(0, "a").await.expect("it is held")),
         }
     };
-    assert!(asked <= AGE + AGE / 4, "{asked:?}");
+    assert!(requested_after <= AGE + AGE / 4, "{requested_after:?}");
     let sequence = stream.heartbeat().await;
     assert_eq!(stream.wait_for_ack(sequence).await, 1, "still served");
     assert!(stream.is_ended_by_broker().await, "in good order");
     let ended = boottime() - opened;
-    assert!(ended <= asked + GRACE + READ_ON + AGE / 5, "{ended:?}");
+    assert!(
+        ended <= requested_after + GRACE + READ_ON + AGE / 5,
+        "{ended:?}"
+    );
     // The pause would release the lease if its disconnect grace of 0 applied.
     sleep(AGE / 10).await;
     let held = client.get_lock_at(0, "a").await.expect("it is held");
@@ -85,9 +90,12 @@ async fn an_old_connection_takes_no_new_calls_and_keeps_those_that_it_has() {
     let deployment = Deployment::start_on(redis, &options, 1).await;
     let balancer = Balancer::start(&deployment.brokers).await;
     let holder = Client::new("holder", &deployment.addrs(), 0);
-    let held = holder.acquire_at(0, &now("a")).await.expect("it is free");
+    let held = holder
+        .acquire_at(0, &immediate_call("a"))
+        .await
+        .expect("it is free");
     let client = Client::new("waits", &[balancer.addr()], 0);
-    let wait = in_line("a");
+    let wait = waiting_call("a");
     let mut granted = pin!(client.acquire_at(0, &wait));
     let opened = boottime();
     let (mut most, mut unsent) = (0, 0);
@@ -115,17 +123,20 @@ async fn an_old_connection_takes_no_new_calls_and_keeps_those_that_it_has() {
 async fn a_connection_full_of_waits_still_releases() {
     let broker = InProcessBroker::start().await;
     let client = Client::new("crowd", &[broker.api], 0);
-    let held = client.acquire_at(0, &now("a")).await.expect("it is free");
+    let held = client
+        .acquire_at(0, &immediate_call("a"))
+        .await
+        .expect("it is free");
     let waits: Vec<_> = (0..WAITS_MAX)
-        .map(|_| client.start_acquire_at(0, &in_line("a")))
+        .map(|_| client.start_acquire_at(0, &waiting_call("a")))
         .collect();
     client.wait_for_queue_length_at(0, "a", WAITS_MAX).await;
-    let one_more = client.acquire_at(0, &in_line("a")).await;
+    let one_more = client.acquire_at(0, &waiting_call("a")).await;
     let refused = one_more.expect_err("too many wait");
     assert_eq!(refused.code(), Code::ResourceExhausted);
     assert_eq!(error_reason(&refused), Some(ErrorReason::QuotaExceeded));
     let other = Client::new("other", &[broker.api], 0);
-    let elsewhere = other.start_acquire_at(0, &in_line("a"));
+    let elsewhere = other.start_acquire_at(0, &waiting_call("a"));
     other.wait_for_queue_length_at(0, "a", WAITS_MAX + 1).await;
     client.release_at(0, &held).await.expect("the holder");
     drop((waits, elsewhere));

@@ -48,7 +48,7 @@ type Open = Vec<AbortOnDropHandle<Result<Answer, Status>>>;
 
 /// Fate of the late first copies of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Late {
+enum LateCopy {
     /// The calls stay open and receive a response.
     Answered,
     /// The calls are cancelled and their connection is cut before the broker reads them.
@@ -77,8 +77,8 @@ async fn repeats_after_lost_replies_make_one_lease_each() {
             .collect();
         if batch % STOPPED_EVERY == 0 {
             let (answered, dropped) = locks.split_at(BATCH / 2);
-            run.stopped_batch(answered, Late::Answered).await;
-            run.stopped_batch(dropped, Late::Dropped).await;
+            run.stopped_batch(answered, LateCopy::Answered).await;
+            run.stopped_batch(dropped, LateCopy::Dropped).await;
         } else {
             run.cut_batch(&locks, if batch % 2 == 0 { DIRECT } else { OTHER })
                 .await;
@@ -128,7 +128,7 @@ impl Run {
         let acquires = acquires(locks);
         self.cut_replies(&acquires).await;
         let first = join_all(locks.iter().map(|lock| self.holder(lock))).await;
-        let held = self.held(again_at, &acquires).await;
+        let held = self.acquire_all(again_at, &acquires).await;
         for (held, first) in held.iter().zip(first) {
             assert_eq!(
                 Some(identity(held)),
@@ -136,11 +136,11 @@ impl Run {
                 "the repeat gets the lease of the first copy"
             );
         }
-        self.all_held(&held).await;
+        self.assert_all_held(&held).await;
 
         let renews: Vec<_> = held.iter().cloned().map(Call::Renew).collect();
         self.cut_replies(&renews).await;
-        same_leases(&held, &self.held(again_at, &renews).await);
+        assert_same_leases(&held, &self.acquire_all(again_at, &renews).await);
 
         let releases: Vec<_> = held.iter().cloned().map(Call::Release).collect();
         self.cut_replies(&releases).await;
@@ -151,30 +151,30 @@ impl Run {
                 "done once: {answer:?}"
             );
         }
-        self.all_free(locks).await;
+        self.assert_all_free(locks).await;
     }
 
     /// Pauses the first broker before it reads the first copies, so that they arrive after the
     /// repeats.
-    async fn stopped_batch(&mut self, locks: &[String], fate: Late) {
+    async fn stopped_batch(&mut self, locks: &[String], fate: LateCopy) {
         let acquires = acquires(locks);
         let late = self.stop_and_send(&acquires).await;
-        let held = self.held(OTHER, &acquires).await;
-        same_leases_if_answered(&held, self.resume(late, fate).await);
-        self.all_held(&held).await;
+        let held = self.acquire_all(OTHER, &acquires).await;
+        assert_same_leases_if_answered(&held, self.resume(late, fate).await);
+        self.assert_all_held(&held).await;
 
         let renews: Vec<_> = held.iter().cloned().map(Call::Renew).collect();
         let late = self.stop_and_send(&renews).await;
-        same_leases(&held, &self.held(OTHER, &renews).await);
-        same_leases_if_answered(&held, self.resume(late, fate).await);
-        self.all_held(&held).await;
+        assert_same_leases(&held, &self.acquire_all(OTHER, &renews).await);
+        assert_same_leases_if_answered(&held, self.resume(late, fate).await);
+        self.assert_all_held(&held).await;
 
         self.late_releases(locks, &held, fate).await;
         self.late_acquires_after_release(locks, fate).await;
     }
 
     /// Asserts that a late copy of a release has no effect on the next holder.
-    async fn late_releases(&mut self, locks: &[String], held: &[HeldLease], fate: Late) {
+    async fn late_releases(&mut self, locks: &[String], held: &[HeldLease], fate: LateCopy) {
         let releases: Vec<_> = held.iter().cloned().map(Call::Release).collect();
         let late = self.stop_and_send(&releases).await;
         for answer in self.all(OTHER, &releases).await {
@@ -183,28 +183,28 @@ impl Run {
                 Answer::Released { already: false }
             ));
         }
-        let rivals = self.held(OTHER, &acquires(locks)).await;
+        let rivals = self.acquire_all(OTHER, &acquires(locks)).await;
         for answer in self.resume(late, fate).await.into_iter().flatten() {
             assert!(
                 matches!(answer, Answer::Released { already: true }),
                 "got {answer:?}"
             );
         }
-        self.all_held(&rivals).await;
+        self.assert_all_held(&rivals).await;
         self.all(
             OTHER,
             &rivals.into_iter().map(Call::Release).collect::<Vec<_>>(),
         )
         .await;
-        self.all_free(locks).await;
+        self.assert_all_free(locks).await;
     }
 
     /// Asserts that a late copy of an acquire grants nothing after its repeat was granted and
     /// released.
-    async fn late_acquires_after_release(&mut self, locks: &[String], fate: Late) {
+    async fn late_acquires_after_release(&mut self, locks: &[String], fate: LateCopy) {
         let acquires = acquires(locks);
         let late = self.stop_and_send(&acquires).await;
-        let held = self.held(OTHER, &acquires).await;
+        let held = self.acquire_all(OTHER, &acquires).await;
         self.all(
             OTHER,
             &held.into_iter().map(Call::Release).collect::<Vec<_>>(),
@@ -218,7 +218,7 @@ impl Run {
                 "a late acquire got {status}"
             );
         }
-        self.all_free(locks).await;
+        self.assert_all_free(locks).await;
     }
 
     async fn cut_replies(&mut self, calls: &[Call]) {
@@ -266,13 +266,13 @@ impl Run {
     }
 
     /// Resumes the paused broker and returns the results of the late calls.
-    async fn resume(&mut self, late: Open, fate: Late) -> Vec<Result<Answer, Status>> {
+    async fn resume(&mut self, late: Open, fate: LateCopy) -> Vec<Result<Answer, Status>> {
         let count = late.len();
         assert!(
             late.iter().all(|call| !call.is_finished()),
             "a stopped broker answers nothing"
         );
-        if fate == Late::Dropped {
+        if fate == LateCopy::Dropped {
             drop(late);
             self.proxy.close_connections().await;
             self.deployment.brokers[0].process().resume();
@@ -307,7 +307,7 @@ impl Run {
         .await
     }
 
-    async fn held(&self, at: usize, calls: &[Call]) -> Vec<HeldLease> {
+    async fn acquire_all(&self, at: usize, calls: &[Call]) -> Vec<HeldLease> {
         let answers = self.all(at, calls).await.into_iter();
         answers.map(|answer| lease(answer.unwrap())).collect()
     }
@@ -326,10 +326,10 @@ impl Run {
 
     /// Asserts that all leases are held. The renewals at both brokers also wait for earlier
     /// commands of the first broker.
-    async fn all_held(&self, held: &[HeldLease]) {
+    async fn assert_all_held(&self, held: &[HeldLease]) {
         for at in [DIRECT, OTHER] {
             let renews: Vec<_> = held.iter().cloned().map(Call::Renew).collect();
-            same_leases(held, &self.held(at, &renews).await);
+            assert_same_leases(held, &self.acquire_all(at, &renews).await);
         }
         for held in held {
             let holder = self
@@ -339,7 +339,7 @@ impl Run {
         }
     }
 
-    async fn all_free(&self, locks: &[String]) {
+    async fn assert_all_free(&self, locks: &[String]) {
         let probes = locks
             .iter()
             .map(|lock| self.client.get_lock_at(DIRECT, lock));
@@ -379,7 +379,7 @@ fn identity(held: &HeldLease) -> (String, i64) {
     (held.lease.lease_id.clone(), held.token())
 }
 
-fn same_leases(held: &[HeldLease], again: &[HeldLease]) {
+fn assert_same_leases(held: &[HeldLease], again: &[HeldLease]) {
     let (held, again) = (held.iter().map(identity), again.iter().map(identity));
     assert!(
         held.eq(again),
@@ -387,7 +387,7 @@ fn same_leases(held: &[HeldLease], again: &[HeldLease]) {
     );
 }
 
-fn same_leases_if_answered(held: &[HeldLease], late: Vec<Result<Answer, Status>>) {
+fn assert_same_leases_if_answered(held: &[HeldLease], late: Vec<Result<Answer, Status>>) {
     for (held, answer) in held.iter().zip(late) {
         match answer {
             Ok(answer) => assert_eq!(identity(held), identity(&lease(answer)), "one lease"),

@@ -21,7 +21,7 @@ use leasehold_tests::{
 const TTL: Duration = Duration::from_secs(4);
 const WAIT: Duration = Duration::from_secs(30);
 /// Time within which a connected holder receives the revocation.
-const HEARD_WITHIN: Duration = Duration::from_millis(500);
+const NOTIFIED_WITHIN: Duration = Duration::from_millis(500);
 const LOCK: &str = "a";
 
 /// State of a lease when it is revoked.
@@ -54,13 +54,13 @@ impl State {
 }
 
 /// A lease in one of the states.
-struct Scene {
+struct LeaseInState {
     deployment: Deployment,
     proxy: Http2Proxy,
     guard: Guard,
 }
 
-impl Scene {
+impl LeaseInState {
     async fn set(state: State) -> Self {
         let mut deployment = Deployment::start(3).await;
         let proxy = Http2Proxy::start(deployment.brokers[0].addr()).await;
@@ -77,8 +77,8 @@ impl Scene {
             State::Partitioned => proxy.set_mode(ProxyMode::DropFrames(Direction::Both)),
         }
         if state == State::Moved {
-            let heard = async || (guard.remaining() > TTL.mul_f64(0.8)).then_some(());
-            until("it goes on with another broker", heard).await;
+            let renewed_again = async || (guard.remaining() > TTL.mul_f64(0.8)).then_some(());
+            until("it goes on with another broker", renewed_again).await;
         }
         Self {
             deployment,
@@ -89,7 +89,7 @@ impl Scene {
 
     /// Revokes the lease through the third broker. Returns the end of the holder's validity, the
     /// reason of the loss, and the time of the next grant. Both times count from the call.
-    async fn take(self, state: State, unsafe_now: bool) -> (Duration, LostReason, Duration) {
+    async fn revoke(self, state: State, unsafe_now: bool) -> (Duration, LostReason, Duration) {
         let Self {
             deployment,
             proxy: _proxy,
@@ -133,17 +133,17 @@ impl Scene {
     }
 }
 
-fn is_revoked(why: &LostReason) -> bool {
-    matches!(why, LostReason::Revoked(message) if message.contains(REASON))
+fn is_revoked(reason: &LostReason) -> bool {
+    matches!(reason, LostReason::Revoked(message) if message.contains(REASON))
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_is_revoked_in_every_state_without_an_overlap_with_the_next_holder() {
     for state in State::ALL {
-        let fixture = Scene::set(state).await;
-        let (lost, why, granted) = fixture.take(state, false).await;
+        let fixture = LeaseInState::set(state).await;
+        let (lost, reason, granted) = fixture.revoke(state, false).await;
         print_figures(&format!(
-            "force_release {state:?}: holder stops after {} ms ({why:?}), next has it after {} ms",
+            "force_release {state:?}: holder stops after {} ms ({reason:?}), next has it after {} ms",
             lost.as_millis(),
             granted.as_millis()
         ));
@@ -156,10 +156,10 @@ async fn a_lease_is_revoked_in_every_state_without_an_overlap_with_the_next_hold
             "{state:?}: {granted:?}"
         );
         if state.is_reached() {
-            assert!(is_revoked(&why), "{state:?}: {why:?}");
-            assert!(lost < HEARD_WITHIN, "{state:?}: {lost:?}");
+            assert!(is_revoked(&reason), "{state:?}: {reason:?}");
+            assert!(lost < NOTIFIED_WITHIN, "{state:?}: {lost:?}");
         } else {
-            assert_eq!(why, LostReason::Expired, "{state:?}");
+            assert_eq!(reason, LostReason::Expired, "{state:?}");
         }
     }
 }
@@ -167,17 +167,17 @@ async fn a_lease_is_revoked_in_every_state_without_an_overlap_with_the_next_hold
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unsafe_release_overlaps_if_the_holder_is_unreachable() {
     for state in State::ALL {
-        let fixture = Scene::set(state).await;
-        let (lost, why, granted) = fixture.take(state, true).await;
+        let fixture = LeaseInState::set(state).await;
+        let (lost, reason, granted) = fixture.revoke(state, true).await;
         print_figures(&format!(
-            "force_release {state:?}, unsafe_now: holder stops after {} ms ({why:?}), next has it after {} ms",
+            "force_release {state:?}, unsafe_now: holder stops after {} ms ({reason:?}), next has it after {} ms",
             lost.as_millis(),
             granted.as_millis()
         ));
         assert!(granted < Duration::from_secs(1), "{state:?}: {granted:?}");
         if state.is_reached() {
-            assert!(is_revoked(&why), "{state:?}: {why:?}");
-            assert!(lost < HEARD_WITHIN, "{state:?}: {lost:?}");
+            assert!(is_revoked(&reason), "{state:?}: {reason:?}");
+            assert!(lost < NOTIFIED_WITHIN, "{state:?}: {lost:?}");
         } else {
             assert!(granted < lost, "{state:?}: this is what unsafe means");
         }

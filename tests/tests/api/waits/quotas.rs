@@ -49,7 +49,7 @@ async fn start(quotas: &[(&str, &str)]) -> AccessControlFixture {
 }
 
 /// Asserts that a status reports this quota as exceeded, in all of its parts.
-fn exceeded(status: &Status, quota: &str) {
+fn assert_exceeded(status: &Status, quota: &str) {
     assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
     assert_eq!(error_reason(status), Some(ErrorReason::QuotaExceeded));
     assert!(status.message().contains(quota), "{}", status.message());
@@ -87,7 +87,7 @@ async fn locks_count_while_they_are_held_or_waited_for() {
     ));
 
     let fourth = send_acquire(&alice, acquire_request("two:d", LONG)).await;
-    exceeded(&fourth.expect_err("a fourth"), "quotas.locks_per_caller");
+    assert_exceeded(&fourth.expect_err("a fourth"), "quotas.locks_per_caller");
     send_message(&requests, on_stream("d")).await;
     let Told::Refused(refused) = next_message(&mut responses).await else {
         panic!("a fourth");
@@ -109,12 +109,12 @@ async fn locks_count_while_they_are_held_or_waited_for() {
             refused => refused.err(),
         }
     });
-    exceeded(&refused.await, "quotas.locks_per_namespace");
+    assert_exceeded(&refused.await, "quotas.locks_per_namespace");
     send_acquire(&bob, acquire_request("two:a", LONG))
         .await
         .expect("a fifth");
     let sixth = send_acquire(&bob, acquire_request("two:b", LONG)).await;
-    exceeded(&sixth.expect_err("a sixth"), "quotas.locks)");
+    assert_exceeded(&sixth.expect_err("a sixth"), "quotas.locks)");
 
     // Releases make all of the quotas available again.
     send_release(&alice, &first).await.expect("it was held");
@@ -150,7 +150,7 @@ async fn a_lease_counts_as_long_as_it_is_renewed() {
             .await
             .expect("nothing sheds that");
         let refused = send_acquire(&alice, acquire_request("a", TTL)).await;
-        exceeded(&refused.expect_err("a second"), "quotas.locks_per_caller");
+        assert_exceeded(&refused.expect_err("a second"), "quotas.locks_per_caller");
         sleep(TTL / 4).await;
     }
     let left = boottime();
@@ -182,7 +182,7 @@ async fn a_caller_above_its_acquire_rate_is_rejected_and_other_calls_work() {
                     .expect("nothing sheds that");
             }
             Err(status) => {
-                exceeded(&status, "quotas.acquires_per_second");
+                assert_exceeded(&status, "quotas.acquires_per_second");
                 send_renew(&alice, &held).await.expect("nothing sheds that");
                 refusals.push(status);
             }
@@ -253,7 +253,7 @@ async fn a_flood_of_heartbeats_ends_its_stream_only() {
         Told::Granted(_)
     ));
 
-    let (others, mut heard) = open_stream(&alice).await;
+    let (others, mut other_stream) = open_stream(&alice).await;
     let mut sent = 170;
     let ended = loop {
         sent += 1;
@@ -272,7 +272,10 @@ async fn a_flood_of_heartbeats_ends_its_stream_only() {
         ..HoldAcquire::default()
     };
     send_message(&others, Ask::Acquire(call)).await;
-    assert!(matches!(next_message(&mut heard).await, Told::Granted(_)));
+    assert!(matches!(
+        next_message(&mut other_stream).await,
+        Told::Granted(_)
+    ));
     // The lease of the closed stream expires as after a broken connection.
     until("it is free", async || {
         send_acquire(&alice, acquire_request("a", LONG)).await.ok()
@@ -338,7 +341,7 @@ async fn end(responses: &mut Streaming<HoldResponse>) -> Status {
 }
 
 /// A lease stream with calls that wait for locks.
-struct Queueing {
+struct WaitingStream {
     /// Attach number, which exceeds that of an earlier stream with the same calls.
     attach_number: i32,
     requests: mpsc::Sender<HoldRequest>,
@@ -346,7 +349,7 @@ struct Queueing {
     last_call_id: i64,
 }
 
-impl Queueing {
+impl WaitingStream {
     async fn of(caller: &Caller, attach_number: i32) -> Self {
         let (requests, responses) = open_stream(caller).await;
         Self {
@@ -412,14 +415,14 @@ async fn one_caller_leaves_most_of_a_queue_to_others() {
         let held = send_acquire(&bob, acquire_request(name, LONG)).await;
         held.expect("it is free");
     }
-    let mut first = Queueing::of(&alice, 1).await;
+    let mut first = WaitingStream::of(&alice, 1).await;
     let mut last = None;
     for _ in 0..WAITS_PER_CALLER {
         let request = waiting("shared");
         last = Some(request.clone());
         first.enqueue(request).await.expect("a position");
     }
-    let mut second = Queueing::of(&alice, 2).await;
+    let mut second = WaitingStream::of(&alice, 2).await;
     let refused = second.enqueue(waiting("shared")).await;
     let refused = refused.expect_err("one too many");
     assert_eq!(refused.code, i32::from(Code::ResourceExhausted));
@@ -439,7 +442,10 @@ async fn one_caller_leaves_most_of_a_queue_to_others() {
     );
     let other = second.enqueue(waiting("other")).await;
     other.expect("a position in another queue");
-    let others = Queueing::of(&bob, 1).await.enqueue(waiting("shared")).await;
+    let others = WaitingStream::of(&bob, 1)
+        .await
+        .enqueue(waiting("shared"))
+        .await;
     others.expect("a position of another caller");
     let repeated = second.enqueue(last.expect("a call")).await;
     repeated.expect("the position that the call has");
@@ -459,7 +465,7 @@ async fn callers_without_names_share_the_whole_queue() {
     held.expect("it is free");
     let mut streams = Vec::new();
     for _ in 0..2 {
-        let mut stream = Queueing::of(&caller, 1).await;
+        let mut stream = WaitingStream::of(&caller, 1).await;
         for _ in 0..600 {
             let queued = stream.enqueue(waiting("shared")).await;
             queued.expect("a position");

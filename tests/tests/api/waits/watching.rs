@@ -23,10 +23,10 @@ use tonic::{Code, Status, Streaming};
 use tonic_types::StatusExt as _;
 
 const TTL: Duration = Duration::from_secs(10);
-const HEARD_WITHIN: Duration = Duration::from_secs(10);
-const SOON: Duration = Duration::from_millis(100);
+const NOTIFIED_WITHIN: Duration = Duration::from_secs(10);
+const TIME_LIMIT: Duration = Duration::from_millis(100);
 
-fn now(lock: &str) -> AcquireCall {
+fn immediate_call(lock: &str) -> AcquireCall {
     AcquireCall::new(lock, TTL, Duration::ZERO)
 }
 
@@ -47,7 +47,7 @@ impl Watch {
     }
 
     async fn next(&mut self) -> Result<WatchLocksResponse, Status> {
-        let next = timeout(HEARD_WITHIN, self.0.message()).await;
+        let next = timeout(NOTIFIED_WITHIN, self.0.message()).await;
         next.expect("notified in time")
             .map(|event| event.expect("it goes on"))
     }
@@ -57,7 +57,7 @@ impl Watch {
     }
 
     /// Waits for the next event about a lock and returns its type and the lock's name.
-    async fn heard(&mut self) -> (EventType, String) {
+    async fn next_event(&mut self) -> (EventType, String) {
         loop {
             let event = self.event().await;
             let target = event.subject.clone().and_then(|subject| subject.target);
@@ -69,17 +69,17 @@ impl Watch {
 
     /// Waits until the watch receives events of a broker, which may first have to learn that there
     /// is a watch.
-    async fn hears(&mut self, client: &Client, at: usize, prefix: &str) {
+    async fn wait_for_events(&mut self, client: &Client, at: usize, prefix: &str) {
         let mut count = 0;
         until("another broker tells what it does", async || {
             count += 1;
             let name = format!("{prefix}probe-{at}-{count}");
             client
-                .acquire_at(at, &now(&name))
+                .acquire_at(at, &immediate_call(&name))
                 .await
                 .expect("it is free");
-            let told = async { while self.heard().await.1 != name {} };
-            timeout(SOON, told).await.ok()
+            let event_received = async { while self.next_event().await.1 != name {} };
+            timeout(TIME_LIMIT, event_received).await.ok()
         })
         .await;
     }
@@ -91,14 +91,14 @@ async fn changes_by_any_broker_are_sent_with_the_lock_name() {
     let client = Client::new("job", &deployment.addrs(), 0);
     let mut watch = Watch::begin(deployment.brokers[0].addr(), "team/").await;
     for at in [0, 1] {
-        watch.hears(&client, at, "team/").await;
+        watch.wait_for_events(&client, at, "team/").await;
     }
     client
-        .acquire_at(1, &now("other"))
+        .acquire_at(1, &immediate_call("other"))
         .await
         .expect("it is free");
     let held = client
-        .acquire_at(1, &now("team/a"))
+        .acquire_at(1, &immediate_call("team/a"))
         .await
         .expect("it is free");
     let acquired = watch.event().await;
@@ -111,12 +111,12 @@ async fn changes_by_any_broker_are_sent_with_the_lock_name() {
     let waits = AcquireCall::new("team/a", TTL, Duration::from_secs(30));
     let waiting = client.start_acquire_at(0, &waits);
     assert_eq!(
-        watch.heard().await,
+        watch.next_event().await,
         (EventType::Queued, "team/a".to_owned())
     );
     client.release_at(1, &held).await.expect("the holder");
     for kind in [EventType::Released, EventType::Acquired] {
-        assert_eq!(watch.heard().await, (kind, "team/a".to_owned()));
+        assert_eq!(watch.next_event().await, (kind, "team/a".to_owned()));
     }
     drop(waiting);
 }
@@ -133,7 +133,7 @@ async fn a_gap_is_reported_where_changes_may_be_missing() {
     assert_eq!(resumed.event().await.r#type(), EventType::Gap);
     let client = Client::new("job", &[broker], 0);
     let mut watch = Watch::begin(broker, "").await;
-    watch.hears(&client, 0, "").await;
+    watch.wait_for_events(&client, 0, "").await;
     deployment.redis.kill().await;
     deployment.redis.restart().await;
     let mut kind = watch.event().await.r#type();
@@ -168,7 +168,7 @@ async fn a_watch_ends_with_the_age_of_its_connection() {
     let deployment = Deployment::start_single(options).await;
     let mut watch = Watch::begin(deployment.addrs()[0], "").await;
     let started_at = Instant::now();
-    let end = timeout(HEARD_WITHIN, watch.0.message()).await;
+    let end = timeout(NOTIFIED_WITHIN, watch.0.message()).await;
     let end = end.expect("it ends").expect("without an error");
     assert_eq!(end, None);
     assert!(
@@ -215,7 +215,7 @@ async fn watch_all(caller: &Caller) -> Result<Streaming<WatchLocksResponse>, Sta
 }
 
 /// Asserts that a status reports that the limit `bound` on watches is exceeded.
-fn is_over(refused: &Status, bound: &str) {
+fn assert_limit_exceeded(refused: &Status, bound: &str) {
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
     assert_eq!(error_reason(refused), Some(ErrorReason::QuotaExceeded));
     assert!(refused.message().contains(bound), "{}", refused.message());
@@ -234,7 +234,7 @@ async fn one_caller_has_sixteen_watches() {
         watches.push(watch_all(&alice).await.expect("a watch"));
     }
     let refused = watch_all(&alice).await.expect_err("one too many");
-    is_over(&refused, "the caller has 16 watches at this broker");
+    assert_limit_exceeded(&refused, "the caller has 16 watches at this broker");
     let metrics = scrape_at(fixture.broker.admin(), Some("bob")).await;
     let label = [("quota", "watches_per_caller")];
     let counted = metrics.sum("leasehold_quota_refusals_total", &label);
@@ -256,7 +256,7 @@ async fn a_broker_has_a_thousand_watches() {
     }
     let caller = Caller::new(broker.api, broker.admin, None);
     let refused = watch_all(&caller).await.expect_err("one too many");
-    is_over(&refused, "this broker has 1000 watches, the maximum");
+    assert_limit_exceeded(&refused, "this broker has 1000 watches, the maximum");
     watches.pop();
     until("the watch has ended", async || {
         watch_all(&caller).await.ok()

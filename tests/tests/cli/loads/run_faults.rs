@@ -36,9 +36,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 const TTL: Duration = Duration::from_secs(3);
 const WAIT: Duration = Duration::from_secs(60);
-const GIVE_UP: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time for which the next holder checks that no other process writes.
-const BESIDE: Duration = Duration::from_millis(500);
+const CHECK_DURATION: Duration = Duration::from_millis(500);
 /// Number of concurrent jobs in a round, which includes each kind of fault.
 const ROUND: usize = 8;
 /// Broker that is killed, and that only the jobs with this fault use.
@@ -62,7 +62,7 @@ const FAULTS: [Fault; 4] = [
 
 /// Line in the output file of a job.
 #[derive(Debug, Clone, Copy)]
-struct Line {
+struct OutputLine {
     token: i64,
     at: Duration,
     pid: i32,
@@ -89,7 +89,7 @@ struct Outcome {
     /// Time at which the next waiter was granted the lock.
     granted: Duration,
     next_token: i64,
-    lines: Vec<Line>,
+    lines: Vec<OutputLine>,
     /// Processes of the job that were alive at the next grant.
     alive: Vec<i32>,
 }
@@ -116,7 +116,7 @@ async fn no_command_outlives_its_lock() {
         let rounds = jobs
             .into_iter()
             .zip(waiters)
-            .map(|(job, next)| go_wrong(job, next));
+            .map(|(job, next)| inject_fault(job, next));
         let done = join_all(rounds).await;
         for (index, outcome) in (from..).zip(&done) {
             outcome.record(&oracle, index);
@@ -124,7 +124,7 @@ async fn no_command_outlives_its_lock() {
         outcomes.extend(done);
         deployment.brokers[VICTIM].restart().await;
     }
-    judge(&outcomes, &oracle);
+    assert_outcomes(&outcomes, &oracle);
 }
 
 /// Starts a job and waits until it writes.
@@ -181,7 +181,7 @@ async fn wait(other: &Sdk, observer: &Client, lock: &str) -> AbortOnDropHandle<(
     AbortOnDropHandle::new(next)
 }
 
-async fn go_wrong(mut job: Job, next: AbortOnDropHandle<(Guard, Duration)>) -> Outcome {
+async fn inject_fault(mut job: Job, next: AbortOnDropHandle<(Guard, Duration)>) -> Outcome {
     let id = job.process.id().and_then(|id| i32::try_from(id).ok());
     let pid = id.and_then(Pid::from_raw).expect("it runs");
     let signal = |signal| kill_process(pid, signal).expect("a process of this test");
@@ -192,7 +192,7 @@ async fn go_wrong(mut job: Job, next: AbortOnDropHandle<(Guard, Duration)>) -> O
         Fault::Killed => signal(Signal::KILL),
     }
     let faulted = boottime();
-    let (guard, granted) = timeout(GIVE_UP, next)
+    let (guard, granted) = timeout(TEST_TIMEOUT, next)
         .await
         .expect("its turn comes")
         .expect("no panic");
@@ -200,11 +200,13 @@ async fn go_wrong(mut job: Job, next: AbortOnDropHandle<(Guard, Duration)>) -> O
         .into_iter()
         .filter(|pid| is_alive(*pid))
         .collect();
-    sleep(BESIDE).await;
+    sleep(CHECK_DURATION).await;
     if job.fault == Fault::Stopped {
         signal(Signal::CONT);
     }
-    let code = timeout(GIVE_UP, job.process.wait()).await.expect("it ends");
+    let code = timeout(TEST_TIMEOUT, job.process.wait())
+        .await
+        .expect("it ends");
     let outcome = Outcome {
         fault: job.fault,
         code: code.expect("its status").code(),
@@ -238,11 +240,15 @@ impl Outcome {
             ended_at: ended,
         };
         oracle.record(visit(first.token, first.at, self.last()));
-        oracle.record(visit(self.next_token, self.granted, self.granted + BESIDE));
+        oracle.record(visit(
+            self.next_token,
+            self.granted,
+            self.granted + CHECK_DURATION,
+        ));
     }
 }
 
-fn judge(outcomes: &[Outcome], oracle: &Oracle) {
+fn assert_outcomes(outcomes: &[Outcome], oracle: &Oracle) {
     let verdict = oracle.verdict();
     let left = outcomes
         .iter()
@@ -281,14 +287,14 @@ fn judge(outcomes: &[Outcome], oracle: &Oracle) {
         (verdict.overlaps, verdict.regressions),
         (0, 0),
         "{}",
-        shown(outcomes)
+        summary(outcomes)
     );
     assert_eq!(left, 0, "left behind");
     for outcome in outcomes {
         assert!(
             outcome.alive.is_empty(),
             "alive at the grant: {}",
-            shown(outcomes)
+            summary(outcomes)
         );
         let expected = match outcome.fault {
             Fault::BrokerKilled | Fault::NetworkCut | Fault::Stopped => Some(123),
@@ -299,7 +305,7 @@ fn judge(outcomes: &[Outcome], oracle: &Oracle) {
 }
 
 /// Kills the remaining processes of a job and returns their number.
-fn end(lines: &[Line]) -> usize {
+fn end(lines: &[OutputLine]) -> usize {
     let left: Vec<_> = pids(lines)
         .into_iter()
         .filter(|pid| is_alive(*pid))
@@ -311,7 +317,7 @@ fn end(lines: &[Line]) -> usize {
     left.len()
 }
 
-fn shown(outcomes: &[Outcome]) -> String {
+fn summary(outcomes: &[Outcome]) -> String {
     let lines = outcomes.iter().map(|outcome| {
         let late = outcome.last().saturating_sub(outcome.granted);
         format!(
@@ -322,17 +328,17 @@ fn shown(outcomes: &[Outcome]) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-fn read(file: &Path) -> Vec<Line> {
+fn read(file: &Path) -> Vec<OutputLine> {
     let text = fs::read_to_string(file).unwrap_or_default();
-    text.lines().map(line).collect()
+    text.lines().map(parse_line).collect()
 }
 
-fn line(text: &str) -> Line {
+fn parse_line(text: &str) -> OutputLine {
     let words: Vec<_> = text.split(' ').collect();
     let [token, at, pid] = words.as_slice() else {
         panic!("not a job's line: {text:?}")
     };
-    Line {
+    OutputLine {
         token: token.parse().expect("a token"),
         at: Duration::from_nanos(at.parse().expect("a time")),
         pid: pid.parse().expect("a process id"),
@@ -340,7 +346,7 @@ fn line(text: &str) -> Line {
 }
 
 /// Returns the ids of the processes that have written.
-fn pids(lines: &[Line]) -> Vec<i32> {
+fn pids(lines: &[OutputLine]) -> Vec<i32> {
     let mut pids: Vec<_> = lines.iter().map(|line| line.pid).collect();
     pids.sort_unstable();
     pids.dedup();

@@ -23,7 +23,7 @@ use serde_json::json;
 use tokio::time::sleep;
 
 const TTL: Duration = Duration::from_secs(2);
-const SOON: Duration = Duration::from_secs(1);
+const TIME_LIMIT: Duration = Duration::from_secs(1);
 /// Upper bound of the time until a rejection.
 const AT_ONCE: Duration = Duration::from_secs(5);
 const OWN_FAILURE: Option<i32> = Some(125);
@@ -119,7 +119,7 @@ async fn each_kind_of_credential_is_accepted() {
         let ended = holding.wait_for_exit().await;
         assert_eq!(ended.code, Some(0), "{lock}: {ended:?}");
         assert_eq!(fixture.holder(lock).await, None);
-        let looked = one.cli.run(&one.args(&["get", lock])).await;
+        let reply = one.cli.run(&one.args(&["get", lock])).await;
         let output = [
             line,
             second.stdout,
@@ -127,7 +127,7 @@ async fn each_kind_of_credential_is_accepted() {
             ended.stdout,
             ended.stderr,
         ];
-        let output = output.concat() + &looked.stdout + &looked.stderr;
+        let output = output.concat() + &reply.stdout + &reply.stderr;
         assert_eq!(secured.secrets_in(&output, token), Vec::<String>::new());
     });
     futures::future::join_all(gone_through).await;
@@ -207,11 +207,11 @@ async fn a_lock_is_held_on_with_the_next_token_of_the_file() {
     holding.next_stdout_line().await;
     let before = fixture.expect_holder("a").await;
     secured.set_token(&secured.token_valid_for(LIFE * 2));
-    sleep((started_at + LIFE + SOON * 2).saturating_sub(boottime())).await;
+    sleep((started_at + LIFE + TIME_LIMIT * 2).saturating_sub(boottime())).await;
     let now = fixture.expect_holder("a").await;
     assert_eq!((now.lease_id, now.token), (before.lease_id, before.token));
     let ended = holding.wait_for_exit().await;
     assert_eq!(ended.code, Some(123), "{ended:?}");
     assert!(ended.stderr.contains("credential"), "{ended:?}");
-    assert!(boottime() - started_at >= LIFE * 2 - SOON);
+    assert!(boottime() - started_at >= LIFE * 2 - TIME_LIMIT);
 }

@@ -15,7 +15,7 @@ use leasehold_tests::{
 use rustix::process::Signal;
 use serde_json::Value;
 
-async fn started() -> (InProcessBroker, Cli) {
+async fn start_broker() -> (InProcessBroker, Cli) {
     let broker = InProcessBroker::start().await;
     let cli = Cli::for_broker(broker.api);
     (broker, cli)
@@ -28,7 +28,7 @@ async fn sdk(broker: &InProcessBroker, owner: &str) -> Sdk {
 
 #[tokio::test]
 async fn a_lease_goes_from_call_to_call() {
-    let (broker, cli) = started().await;
+    let (broker, cli) = start_broker().await;
     let args = [
         "acquire",
         "a",
@@ -70,7 +70,7 @@ async fn a_lease_goes_from_call_to_call() {
 
 #[tokio::test]
 async fn a_lease_is_kept_in_a_file_of_ones_own() {
-    let (broker, cli) = started().await;
+    let (broker, cli) = start_broker().await;
     let file = cli.home.path().join("lease");
     let with_file = |args: &[&str]| {
         let mut command = cli.command(args);
@@ -114,22 +114,22 @@ async fn a_lease_is_kept_in_a_file_of_ones_own() {
 
 #[tokio::test]
 async fn invalid_leases_are_rejected_without_being_printed() {
-    let (broker, cli) = started().await;
+    let (broker, cli) = start_broker().await;
     let ran = cli
         .run_with(&["renew"], "{\"lease_id\": \"x\", \"lease_token\": 12345}")
         .await;
-    let why = "leasehold: stdin does not contain a lease as written by `leasehold acquire` (line \
+    let reason = "leasehold: stdin does not contain a lease as written by `leasehold acquire` (line \
         1, column 38)\n";
-    assert_eq!((ran.code, ran.stderr.as_str()), (Some(125), why));
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(125), reason));
     let ran = cli.run(&["release", "--lease-file=/no/such/file"]).await;
-    let why = "leasehold: cannot read a lease from /no/such/file: No such file or directory (os error 2)\n";
-    assert_eq!((ran.code, ran.stderr.as_str()), (Some(125), why));
+    let reason = "leasehold: cannot read a lease from /no/such/file: No such file or directory (os error 2)\n";
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(125), reason));
     broker.stop().await;
 }
 
 #[tokio::test]
 async fn an_acquire_waits_in_line_and_prints_a_lease_with_time_left() {
-    let (broker, cli) = started().await;
+    let (broker, cli) = start_broker().await;
     let other = sdk(&broker, "other").await;
     let guard = other.lock("a").acquire().await.expect("free");
     let busy = cli.run(&["acquire", "-n", "a"]).await;
@@ -161,7 +161,7 @@ async fn an_acquire_waits_in_line_and_prints_a_lease_with_time_left() {
 
 #[tokio::test]
 async fn a_lock_is_held_until_a_signal() {
-    let (broker, cli) = started().await;
+    let (broker, cli) = start_broker().await;
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
         let mut held = cli.start(&["hold", "a", "--ttl=1s"]);
         let line = held.next_stdout_line().await;
@@ -181,7 +181,7 @@ async fn a_lock_is_held_until_a_signal() {
 
 #[tokio::test]
 async fn a_hold_prints_its_lease_without_the_secret_and_tells_of_its_loss() {
-    let (broker, cli) = started().await;
+    let (broker, cli) = start_broker().await;
     let mut held = cli.start(&["hold", "a", "--ttl=2s", "--max-hold=4s", "-o=json"]);
     let mut json = String::new();
     while !json.ends_with("}\n") {

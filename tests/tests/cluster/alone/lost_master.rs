@@ -33,7 +33,7 @@ const CALLERS: usize = 8;
 const HOT: usize = 3;
 const HELD: usize = 3;
 const KEPT: usize = 2;
-const CALM: Duration = Duration::from_secs(2);
+const QUIET_PERIOD: Duration = Duration::from_secs(2);
 const DOWN: Duration = Duration::from_secs(2);
 /// Time within which leases of a shard must be renewable again in order to be kept. A lease is
 /// valid for 4 s after a renewal, and brokers soon detect that renewals are possible again. A
@@ -47,7 +47,7 @@ const SLACK: Duration = Duration::from_millis(250);
 const BLIND_CHECK: Duration = Duration::from_secs(1);
 /// Slot whose master is lost. Its shard is the disturbed group.
 const SLOT: u16 = 0;
-const HIT: usize = 0;
+const LOST_SLOT: usize = 0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
@@ -61,7 +61,7 @@ enum Fault {
 
 /// Times and effects of one lost master.
 #[derive(Debug)]
-struct Turn {
+struct LostMaster {
     from: Duration,
     /// Time at which the fault was complete.
     hit: Duration,
@@ -80,7 +80,7 @@ struct Turn {
 /// Runs alone: it measures grants per second, and waits in shards without a fault.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_master_is_replaced_and_other_shards_notice_nothing() {
-    survive(Fault::Killed, fast_failover_options()).await;
+    run_fault(Fault::Killed, fast_failover_options()).await;
 }
 
 /// Runs alone: it measures grants per second, and how soon calls without a master fail.
@@ -90,13 +90,13 @@ async fn a_shard_without_a_replica_waits_for_its_master() {
         replicas: 0,
         ..fast_failover_options()
     };
-    survive(Fault::KilledAlone, alone).await;
+    run_fault(Fault::KilledAlone, alone).await;
 }
 
 /// Runs alone: it measures grants per second, and waits in shards without a fault.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stopped_master_is_replaced_and_resumes_as_a_replica() {
-    survive(Fault::Stopped, fast_failover_options()).await;
+    run_fault(Fault::Stopped, fast_failover_options()).await;
 }
 
 /// Runs alone: it measures grants per second, and waits in shards without a fault.
@@ -106,7 +106,7 @@ async fn an_isolated_master_grants_no_lock_twice() {
         has_partition_proxies: true,
         ..fast_failover_options()
     };
-    survive(Fault::Isolated, gated).await;
+    run_fault(Fault::Isolated, gated).await;
 }
 
 /// Runs alone: it measures overlaps within a second, at the pace of the other cases.
@@ -123,7 +123,7 @@ async fn the_same_clients_without_locks_overlap() {
     assert!(oracle.verdict().overlaps > 0);
 }
 
-async fn survive(fault: Fault, options: ClusterOptions) {
+async fn run_fault(fault: Fault, options: ClusterOptions) {
     let mut fixture = ClusterFixture::start(options, BROKERS).await;
     let addrs = fixture.addrs();
     let groups: Vec<_> = (0..SHARDS).map(Group::of).collect();
@@ -140,22 +140,22 @@ async fn survive(fault: Fault, options: ClusterOptions) {
         let twice = locks.iter().chain(locks).enumerate();
         twice.map(move |(index, lock)| work.run_non_renewing_holder(*lock, index))
     });
-    let by_calls = groups.iter().flat_map(|group| group.kept(0));
+    let by_calls = groups.iter().flat_map(|group| group.half_of_locks(0));
     let by_calls = by_calls.map(|lock| work.hold_unary(lock, lock, &work.stop));
-    let on_streams = groups.iter().flat_map(|group| group.kept(KEPT));
+    let on_streams = groups.iter().flat_map(|group| group.half_of_locks(KEPT));
     let on_streams = on_streams.map(|lock| work.hold_on_stream(lock, lock, &work.stop));
     let rivals = groups
         .iter()
-        .flat_map(|group| group.kept(0).chain(group.kept(KEPT)));
-    let rivals = rivals.map(|lock| follow(&work, lock));
+        .flat_map(|group| group.half_of_locks(0).chain(group.half_of_locks(KEPT)));
+    let rivals = rivals.map(|lock| queue_rival(&work, lock));
     let probe = Client::new("probe", &addrs, 0);
     let faults = async {
         let mut turns = Vec::new();
         for _ in 0..scaled_count(5, 1) {
-            sleep(CALM).await;
+            sleep(QUIET_PERIOD).await;
             turns.push(lose_master(&mut fixture.cluster, fault, &probe, &work.locks).await);
         }
-        sleep(CALM).await;
+        sleep(QUIET_PERIOD).await;
         work.stop.cancel();
         turns
     };
@@ -168,11 +168,11 @@ async fn survive(fault: Fault, options: ClusterOptions) {
         faults
     );
     let holds: Vec<_> = by_calls.into_iter().chain(on_streams).collect();
-    judge(fault, &work, &turns, (started_at, boottime()));
-    judge_stays(&turns, &holds, &rivals);
+    assert_results(fault, &work, &turns, (started_at, boottime()));
+    assert_long_holds(&turns, &holds, &rivals);
 }
 
-impl Turn {
+impl LostMaster {
     /// Returns the time until leases of the shard could be renewed again: the shard had a master,
     /// and the former master granted nothing.
     fn renewable(&self) -> Duration {
@@ -200,14 +200,14 @@ impl Group {
     }
 
     /// Returns the locks of half of the renewed leases, beginning with the lock at `from`.
-    fn kept(&self, from: usize) -> impl Iterator<Item = usize> {
+    fn half_of_locks(&self, from: usize) -> impl Iterator<Item = usize> {
         let first = HOT + HELD + from;
         self.indexes[first..first + KEPT].iter().copied()
     }
 }
 
 /// Enqueues a rival once the lock is held and renewed.
-async fn follow(work: &Workload, lock: usize) -> (usize, Option<i64>) {
+async fn queue_rival(work: &Workload, lock: usize) -> (usize, Option<i64>) {
     work.wait_for_queue_length(lock, 0).await;
     let granted = work.wait_for_grant(lock, lock).await;
     (lock, granted.map(|(_, token)| token))
@@ -218,7 +218,7 @@ async fn lose_master(
     fault: Fault,
     client: &Client,
     locks: &[Lock],
-) -> Turn {
+) -> LostMaster {
     cluster.wait_until_ready().await;
     let master = cluster.master_of(SLOT).await;
     let from = boottime();
@@ -248,7 +248,7 @@ async fn lose_master(
     }
     let back = boottime();
     let fail_over = MasterFailover::new(cluster, master, next);
-    let name = lock_names_in(&initial_slots_of(HIT), &format!("probe/{from:?}"), 1).remove(0);
+    let name = lock_names_in(&initial_slots_of(LOST_SLOT), &format!("probe/{from:?}"), 1).remove(0);
     // The former master resumes at the same moment, and brokers may still have the old slot map.
     // Either master may grant first.
     let probe = fail_over.probe(client, 0, &name);
@@ -268,18 +268,18 @@ async fn lose_master(
         demoted
     };
     let (probe, demoted) = tokio::join!(probe, mended);
-    Turn {
+    LostMaster {
         from,
         hit,
         back,
         demoted,
         probe,
-        openings: fail_over.read_grant_times(locks, HIT).await,
+        openings: fail_over.read_grant_times(locks, LOST_SLOT).await,
         effect,
     }
 }
 
-fn judge_stays(turns: &[Turn], holds: &[LongHold], rivals: &[(usize, Option<i64>)]) {
+fn assert_long_holds(turns: &[LostMaster], holds: &[LongHold], rivals: &[(usize, Option<i64>)]) {
     let rivals: HashMap<_, _> = rivals.iter().copied().collect();
     let mut lost_of_hit = 0;
     for hold in holds {
@@ -290,12 +290,12 @@ fn judge_stays(turns: &[Turn], holds: &[LongHold], rivals: &[(usize, Option<i64>
         );
         match &hold.lost {
             None => {}
-            Some(_) if hold.group == HIT => lost_of_hit += 1,
+            Some(_) if hold.group == LOST_SLOT => lost_of_hit += 1,
             Some(_) => panic!("lost in a shard that nothing happened to: {hold:?}"),
         }
     }
-    let of_hit = holds.iter().filter(|hold| hold.group == HIT).count();
-    let renewable = turns.iter().map(Turn::renewable).max();
+    let of_hit = holds.iter().filter(|hold| hold.group == LOST_SLOT).count();
+    let renewable = turns.iter().map(LostMaster::renewable).max();
     let renewable = renewable.expect("a turn");
     print_figures(&format!(
         "cluster: leases kept throughout: {} of {of_hit} in the shard, all {} in the others; renewable after {} ms",
@@ -308,7 +308,12 @@ fn judge_stays(turns: &[Turn], holds: &[LongHold], rivals: &[(usize, Option<i64>
     }
 }
 
-fn judge(fault: Fault, work: &Workload, turns: &[Turn], (started_at, ended): (Duration, Duration)) {
+fn assert_results(
+    fault: Fault,
+    work: &Workload,
+    turns: &[LostMaster],
+    (started_at, ended): (Duration, Duration),
+) {
     let mut out = Duration::ZERO;
     for turn in turns {
         turn.probe.check(turn.hit, turn.demoted);
@@ -340,8 +345,8 @@ fn judge(fault: Fault, work: &Workload, turns: &[Turn], (started_at, ended): (Du
     let calm = work.count_attempts(|attempt| !in_fault(attempt) && attempt.ended_at < ended);
     let calm_seconds = (ended - started_at - out).as_secs().max(1);
     let per_second = calm.grants() as u64 / calm_seconds;
-    let hit = work.count_attempts(|attempt| attempt.group == HIT && in_fault(attempt));
-    let others = work.count_attempts(|attempt| attempt.group != HIT);
+    let hit = work.count_attempts(|attempt| attempt.group == LOST_SLOT && in_fault(attempt));
+    let others = work.count_attempts(|attempt| attempt.group != LOST_SLOT);
     let verdict = work.oracle.verdict();
     print_figures(&format!(
         "cluster {fault:?}: {} s, granted={} calm_grants_per_s={per_second} done_in_faults={} of {} visits={} \
@@ -359,7 +364,11 @@ fn judge(fault: Fault, work: &Workload, turns: &[Turn], (started_at, ended): (Du
     assert_eq!((verdict.overlaps, verdict.regressions), (0, 0));
     assert_eq!(others.failed(), 0, "other shards lose no call");
     assert!(others.is_prompt(), "other shards wait");
-    assert_eq!(all.count(is_odd), 0, "answers that no caller can act on");
+    assert_eq!(
+        all.count(is_unexplained),
+        0,
+        "answers that no caller can act on"
+    );
     // The writes have shown that an isolated master rejects commands. Calls may miss that short
     // period.
     if fault != Fault::Isolated {
@@ -374,16 +383,16 @@ fn judge(fault: Fault, work: &Workload, turns: &[Turn], (started_at, ended): (Du
         "too little during faults"
     );
     if fault == Fault::KilledAlone {
-        judge_alone(work, turns);
+        assert_fails_in_time(work, turns);
     }
 }
 
 /// Asserts that without a master every call to the shard fails within a second.
-fn judge_alone(work: &Workload, turns: &[Turn]) {
+fn assert_fails_in_time(work: &Workload, turns: &[LostMaster]) {
     for turn in turns {
         let meanwhile = turn.hit..turn.back - PROMPT;
         let in_vain = work.count_attempts(|attempt| {
-            attempt.group == HIT && meanwhile.contains(&attempt.started_at)
+            attempt.group == LOST_SLOT && meanwhile.contains(&attempt.started_at)
         });
         print_figures(&format!("cluster without a replica: meanwhile {in_vain}"));
         assert!(in_vain.failed() > CALLERS, "they go on asking");
@@ -394,7 +403,7 @@ fn judge_alone(work: &Workload, turns: &[Turn]) {
 }
 
 /// Returns the time at which the last of the callers' locks in the shard was granted again.
-fn last_granted(work: &Workload, turn: &Turn) -> Duration {
+fn last_granted(work: &Workload, turn: &LostMaster) -> Duration {
     let granted = (0..HOT).map(|lock| work.first_grant_after(lock, turn.demoted));
     let granted: Option<Vec<_>> = granted.collect();
     let granted = granted.expect("every lock is granted again");
@@ -406,7 +415,7 @@ fn is_unavailable(_: CallKind, answer: CallResult) -> bool {
 }
 
 /// Returns true if the result is not permitted. Leases may be lost with their master.
-fn is_odd(verb: CallKind, answer: CallResult) -> bool {
+fn is_unexplained(verb: CallKind, answer: CallResult) -> bool {
     match answer {
         CallResult::Succeeded => false,
         CallResult::NoReply => true,

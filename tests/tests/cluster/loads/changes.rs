@@ -24,7 +24,7 @@ use tokio::time::sleep;
 
 const CALLERS: usize = 4;
 const HOT: usize = 3;
-const CALM: Duration = Duration::from_secs(1);
+const QUIET_PERIOD: Duration = Duration::from_secs(1);
 /// Time for which a slot stays partly migrated, or unserved.
 const HALF_WAY: Duration = Duration::from_secs(2);
 const PROMPT: Duration = Duration::from_secs(1);
@@ -48,7 +48,7 @@ async fn a_slot_that_moves_to_an_unknown_master_keeps_its_leases() {
     let moves = async {
         fixture.cluster.make_empty_master(replica).await;
         let mut migration = fixture.cluster.start_migration(SLOT, replica).await;
-        sleep(CALM).await;
+        sleep(QUIET_PERIOD).await;
         let from = boottime();
         migration.move_remaining_keys().await;
         sleep(HALF_WAY).await;
@@ -59,7 +59,7 @@ async fn a_slot_that_moves_to_an_unknown_master_keeps_its_leases() {
         work.stop.cancel();
         (from, known, again)
     };
-    let ((from, known, again), lost) = work_on(&work, moves).await;
+    let ((from, known, again), lost) = run_workload(&work, moves).await;
     let in_slot =
         work.count_attempts(|attempt| attempt.group == IN_SLOT && attempt.ended_at > from);
     print_figures(&format!(
@@ -87,7 +87,7 @@ async fn a_slot_that_moves_to_an_unknown_master_keeps_its_leases() {
     });
     let in_vain = in_vain.count(|_, _| true);
     assert_eq!(in_vain, 0, "renewals are asked for where the lock is");
-    undisturbed(&work, |attempt| attempt.group != IN_SLOT);
+    assert_undisturbed(&work, |attempt| attempt.group != IN_SLOT);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -95,7 +95,7 @@ async fn a_planned_fail_over_loses_no_lease() {
     let fixture = ClusterFixture::start(ClusterOptions::default(), 2).await;
     let work = Workload::new(locks(), &fixture.addrs());
     let moves = async {
-        sleep(CALM).await;
+        sleep(QUIET_PERIOD).await;
         let from = boottime();
         let replica = fixture.cluster.replicas_of(0).await[0];
         fixture.cluster.start_failover(replica).await;
@@ -105,7 +105,7 @@ async fn a_planned_fail_over_loses_no_lease() {
         work.stop.cancel();
         (from, known, again)
     };
-    let ((from, known, again), lost) = work_on(&work, moves).await;
+    let ((from, known, again), lost) = run_workload(&work, moves).await;
     let hit = work.count_attempts(|attempt| attempt.group != OTHERS && attempt.ended_at > from);
     print_figures(&format!(
         "cluster_changes CLUSTER FAILOVER: took {} ms, grants {} ms later (Q={} ms); {hit}",
@@ -119,7 +119,7 @@ async fn a_planned_fail_over_loses_no_lease() {
         again - from >= QUARANTINE,
         "grants before the quarantine is over"
     );
-    undisturbed(&work, |attempt| attempt.group == OTHERS);
+    assert_undisturbed(&work, |attempt| attempt.group == OTHERS);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -127,7 +127,7 @@ async fn a_master_that_dies_with_half_a_slot_gives_no_lock_twice() {
     let mut fixture = ClusterFixture::start(fast_failover_options(), 2).await;
     let work = Workload::new(locks(), &fixture.addrs());
     let moves = async {
-        sleep(CALM).await;
+        sleep(QUIET_PERIOD).await;
         let mut migration = fixture.cluster.start_migration(SLOT, 1).await;
         // Half of the records are moved: of a lock that callers use, and of a lease that is
         // renewed.
@@ -146,11 +146,11 @@ async fn a_master_that_dies_with_half_a_slot_gives_no_lock_twice() {
         fixture.cluster.wait_for_promotion(SLOT + 1, 0).await;
         let known = boottime();
         let again = granted(&work, known).await;
-        sleep(CALM).await;
+        sleep(QUIET_PERIOD).await;
         work.stop.cancel();
         (from, known, again)
     };
-    let ((from, known, again), lost) = work_on(&work, moves).await;
+    let ((from, known, again), lost) = run_workload(&work, moves).await;
     let in_slot =
         work.count_attempts(|attempt| attempt.group == IN_SLOT && attempt.ended_at > from);
     print_figures(&format!(
@@ -166,7 +166,7 @@ async fn a_master_that_dies_with_half_a_slot_gives_no_lock_twice() {
         again - from >= QUARANTINE,
         "grants before the quarantine is over"
     );
-    undisturbed(&work, |attempt| attempt.group == OTHERS);
+    assert_undisturbed(&work, |attempt| attempt.group == OTHERS);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -175,7 +175,7 @@ async fn an_unserved_slot_does_not_affect_other_slots() {
     let work = Workload::new(locks(), &fixture.addrs());
     let slot = SLOT.to_string();
     let moves = async {
-        sleep(CALM).await;
+        sleep(QUIET_PERIOD).await;
         let from = boottime();
         for index in 0..fixture.cluster.count() {
             let mut raw = fixture.cluster.server(index).connect().await;
@@ -189,7 +189,7 @@ async fn an_unserved_slot_does_not_affect_other_slots() {
         work.stop.cancel();
         (from, back, again)
     };
-    let ((from, back, again), _) = work_on(&work, moves).await;
+    let ((from, back, again), _) = run_workload(&work, moves).await;
     let noticed = from + NOTICED;
     let unserved = work.count_attempts(|attempt| {
         attempt.group == IN_SLOT && attempt.started_at > noticed && attempt.ended_at < back
@@ -205,8 +205,8 @@ async fn an_unserved_slot_does_not_affect_other_slots() {
     let slowest = unserved.slowest;
     assert!(slowest <= PROMPT + SLACK, "{slowest:?}");
     assert!(again - back <= QUARANTINE + RESUMED_WITHIN);
-    undisturbed(&work, |attempt| attempt.group == OTHERS);
-    undisturbed(&work, |attempt| {
+    assert_undisturbed(&work, |attempt| attempt.group == OTHERS);
+    assert_undisturbed(&work, |attempt| {
         attempt.group == BESIDE && attempt.started_at > noticed
     });
 }
@@ -216,7 +216,7 @@ async fn a_broker_that_starts_while_a_slot_is_half_moved_serves_both_halves() {
     let mut fixture = ClusterFixture::start(ClusterOptions::default(), 1).await;
     let client = Client::new("holder", &fixture.addrs(), 0);
     let halves = [(SLOT, false), (SLOT + 1, true)]
-        .map(|(slot, with_era)| half_moved(&fixture.cluster, &client, slot, with_era));
+        .map(|(slot, with_era)| move_half(&fixture.cluster, &client, slot, with_era));
     let (mut leases, mut migrations) = (Vec::new(), Vec::new());
     for (of_slot, migration) in join_all(halves).await {
         leases.extend(of_slot);
@@ -265,7 +265,7 @@ struct HalfMoved {
 
 /// Acquires four locks in a slot and moves the records of two of them to the second master,
 /// optionally with the era.
-async fn half_moved<'a>(
+async fn move_half<'a>(
     cluster: &'a ClusterDeployment,
     client: &Client,
     slot: u16,
@@ -366,7 +366,7 @@ fn locks() -> Vec<Lock> {
 }
 
 /// Starts callers and two renewed leases per group while `moves` runs. Returns the lost leases.
-async fn work_on<T>(work: &Workload, moves: impl Future<Output = T>) -> (T, Vec<LongHold>) {
+async fn run_workload<T>(work: &Workload, moves: impl Future<Output = T>) -> (T, Vec<LongHold>) {
     let each = HOT + 2;
     let groups: Vec<Vec<usize>> = (0..work.locks.len() / each)
         .map(|group| (group * each..(group + 1) * each).collect())
@@ -401,7 +401,7 @@ async fn granted(work: &Workload, since: Duration) -> Duration {
     .await
 }
 
-fn undisturbed(work: &Workload, which: impl Fn(&Attempt) -> bool) {
+fn assert_undisturbed(work: &Workload, which: impl Fn(&Attempt) -> bool) {
     let counts = work.count_attempts(which);
     assert!(counts.succeeded() > 0 && counts.failed() == 0, "{counts}");
     assert!(counts.is_prompt(), "{counts}");

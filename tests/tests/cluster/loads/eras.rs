@@ -35,7 +35,7 @@ const SAMPLE: usize = 300;
 /// Number of locks that are acquired repeatedly.
 const POLLED: usize = 15;
 const RESUMED_WITHIN: Duration = Duration::from_secs(5);
-const CALM: Duration = Duration::from_secs(2);
+const QUIET_PERIOD: Duration = Duration::from_secs(2);
 const CALLERS: usize = 4;
 const HOT: usize = 3;
 /// Maximum difference between the starts of the quarantine in all slots of a cluster.
@@ -150,13 +150,13 @@ async fn a_flushed_master_grants_nothing_for_a_while_and_the_others_go_on() {
     let fresh = lock_names_in(&initial_slots_of(0), "fresh", POLLED);
     let client = Client::new("fresh", &fixture.addrs(), 0);
     let flush = async {
-        sleep(CALM).await;
+        sleep(QUIET_PERIOD).await;
         let mut raw = fixture.cluster.connect(0).await;
         let from = boottime();
         raw.must(&["FLUSHALL"]).await;
         let flushed = boottime();
         let granted = join_all(fresh.iter().map(|name| granted_at(&client, name))).await;
-        sleep(CALM).await;
+        sleep(QUIET_PERIOD).await;
         work.stop.cancel();
         (from, flushed, granted)
     };
@@ -187,7 +187,7 @@ async fn a_flushed_master_grants_nothing_for_a_while_and_the_others_go_on() {
     assert_eq!((verdict.overlaps, verdict.regressions), (0, 0));
     assert_eq!(others.failed(), 0, "other masters lose no call");
     assert!(others.is_prompt(), "other masters wait for nothing");
-    assert_eq!(hit.count(is_odd), 0, "{hit}");
+    assert_eq!(hit.count(is_unexplained), 0, "{hit}");
     for hold in holds {
         assert_eq!(hold.lost.is_some(), hold.group == 0, "{hold:?}");
     }
@@ -230,7 +230,7 @@ async fn a_master_that_wakes_after_the_quarantine_grants_nothing() {
     // Two clients hold each of these locks alternately, until the end of the validity.
     let sitters = (0..2 * HOT).map(|index| work.run_non_renewing_holder(HOT + index % HOT, index));
     let wakes = async {
-        sleep(CALM).await;
+        sleep(QUIET_PERIOD).await;
         let names = lock_names_in(&initial_slots_of(0), "woken", scaled_count(100, 20));
         let woken = boottime();
         fixture.cluster.server(master).process().resume();
@@ -245,7 +245,7 @@ async fn a_master_that_wakes_after_the_quarantine_grants_nothing() {
         let demoted = fixture.cluster.wait_for_demotion(master);
         let (probes, late, demoted) = tokio::join!(join_all(probes), at_new_broker, demoted);
         fixture.cluster.wait_until_ready().await;
-        sleep(CALM).await;
+        sleep(QUIET_PERIOD).await;
         work.stop.cancel();
         (woken, demoted, probes, late)
     };
@@ -425,7 +425,7 @@ fn ids(eras: &BTreeMap<u16, Era>) -> Vec<&str> {
 }
 
 /// Returns true if the loss of the data does not explain the result.
-fn is_odd(verb: CallKind, answer: CallResult) -> bool {
+fn is_unexplained(verb: CallKind, answer: CallResult) -> bool {
     match answer {
         CallResult::Succeeded => false,
         CallResult::NoReply => true,

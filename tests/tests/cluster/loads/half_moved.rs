@@ -38,11 +38,11 @@ const LEFT: usize = 2;
 /// that is renewed while another caller is queued for it.
 const EACH: usize = 4;
 const RELIED_ON: usize = 2;
-const KEPT: usize = 3;
+const KEPT_GROUP: usize = 3;
 const CALLERS: usize = 2;
 const RENEW_EVERY: Duration = Duration::from_millis(200);
-const SNATCH_EVERY: Duration = Duration::from_millis(100);
-const CALM: Duration = Duration::from_millis(500);
+const ACQUIRE_INTERVAL: Duration = Duration::from_millis(100);
+const QUIET_PERIOD: Duration = Duration::from_millis(500);
 const RESUMED_WITHIN: Duration = Duration::from_secs(5);
 /// Upper bound of a call. The broker responds within a second, but two cores with three clusters
 /// may stall for as long.
@@ -51,7 +51,7 @@ const ANSWERED: Duration = Duration::from_secs(3);
 const ROUNDED_OFF: Duration = Duration::from_millis(20);
 
 /// Times of the events in a case.
-struct Course {
+struct EventTimes {
     killed: Duration,
     /// Time immediately before the slot finally has one master.
     settled: Duration,
@@ -90,16 +90,16 @@ async fn the_target_dies_with_the_era_and_the_slot_stays() {
             .await;
         assert_ne!(next, TARGET);
         let again = granted_again(&work, settled).await;
-        Course {
+        EventTimes {
             killed,
             settled,
             again,
         }
     };
-    let (times, kept) = work_on(&work, &dead, happens).await;
-    judge(&work, "target dies with the era, STABLE", &times, &kept);
+    let (times, kept) = run_workload(&work, &dead, happens).await;
+    assert_results(&work, "target dies with the era, STABLE", &times, &kept);
     waits_out_the_quarantine(&work, &times, &[MOVED, LEFT]);
-    assert!(is_kept(&kept, LEFT), "{kept:?}");
+    assert!(keeps_group(&kept, LEFT), "{kept:?}");
 }
 
 async fn the_target_dies_and_its_replica_gets_the_rest() {
@@ -119,7 +119,7 @@ async fn the_target_dies_and_its_replica_gets_the_rest() {
             .wait_for_promotion(*initial_slots_of(TARGET).start(), TARGET)
             .await;
         // The slot stays unserved for a while.
-        sleep(CALM).await;
+        sleep(QUIET_PERIOD).await;
         let halves = [MOVED, LEFT].map(|half| {
             work.count_attempts(|attempt| attempt.group == half && attempt.started_at > killed)
         });
@@ -128,22 +128,22 @@ async fn the_target_dies_and_its_replica_gets_the_rest() {
         let settled = boottime();
         migration.finish().await;
         let again = granted_again(&work, settled).await;
-        let times = Course {
+        let times = EventTimes {
             killed,
             settled,
             again,
         };
         (times, halves)
     };
-    let ((times, [moved, left]), kept) = work_on(&work, &dead, happens).await;
+    let ((times, [moved, left]), kept) = run_workload(&work, &dead, happens).await;
     print_figures(&format!(
         "cluster_half_moved while the target was dead: moved: {moved}; left: {left}"
     ));
     assert!(left.succeeded() > 0, "what was not moved goes on: {left}");
     assert_eq!(left.failed(), 0, "what was not moved goes on: {left}");
-    judge(&work, "target dies, finished at its replica", &times, &kept);
+    assert_results(&work, "target dies, finished at its replica", &times, &kept);
     waits_out_the_quarantine(&work, &times, &[MOVED, LEFT]);
-    assert!(is_kept(&kept, LEFT), "{kept:?}");
+    assert!(keeps_group(&kept, LEFT), "{kept:?}");
 }
 
 /// Only a broker that has followed locks to the target can detect the loss. The source has its era
@@ -166,17 +166,17 @@ async fn a_slot_that_stays_after_its_target_died_grants_no_lock_twice() {
         let stable = ["CLUSTER", "SETSLOT", &SLOT.to_string(), "STABLE"];
         source.must(&stable).await;
         let again = granted_again(&work, settled).await;
-        Course {
+        EventTimes {
             killed,
             settled,
             again,
         }
     };
-    let (times, kept) = work_on(&work, &dead, happens).await;
+    let (times, kept) = run_workload(&work, &dead, happens).await;
     let what = "target dies without the era, STABLE";
-    judge(&work, what, &times, &kept);
+    assert_results(&work, what, &times, &kept);
     waits_out_the_quarantine(&work, &times, &[MOVED]);
-    assert!(is_kept(&kept, LEFT), "{kept:?}");
+    assert!(keeps_group(&kept, LEFT), "{kept:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -201,14 +201,14 @@ async fn a_source_that_dies_without_the_era_gives_no_lock_twice() {
         let settled = boottime();
         migration.finish().await;
         let again = granted_again(&work, settled).await;
-        Course {
+        EventTimes {
             killed,
             settled,
             again,
         }
     };
-    let (times, kept) = work_on(&work, &dead, happens).await;
-    judge(
+    let (times, kept) = run_workload(&work, &dead, happens).await;
+    assert_results(
         &work,
         "source dies without the era, finished",
         &times,
@@ -236,9 +236,10 @@ fn locks() -> Vec<Lock> {
 /// Waits until every renewed lock has its holder and its rival, and callers have run for a while.
 async fn in_use(work: &Workload) {
     for group in [OTHERS, MOVED, LEFT] {
-        work.wait_for_queue_length(group * EACH + KEPT, 1).await;
+        work.wait_for_queue_length(group * EACH + KEPT_GROUP, 1)
+            .await;
     }
-    sleep(CALM).await;
+    sleep(QUIET_PERIOD).await;
 }
 
 /// Moves the records of one group, optionally with the era, and lets brokers use the slot for a
@@ -252,11 +253,11 @@ async fn move_half(migration: &mut Migration<'_>, work: &Workload, with_era: boo
         .await;
     let left = migration.remaining_keys().await.len();
     assert!(left >= EACH, "{left} keys are left");
-    sleep(CALM).await;
+    sleep(QUIET_PERIOD).await;
 }
 
 /// Runs all clients until `happens` has completed, and returns the fate of the renewed leases.
-async fn work_on<T>(
+async fn run_workload<T>(
     work: &Workload,
     dead: &CancellationToken,
     happens: impl Future<Output = T>,
@@ -269,23 +270,27 @@ async fn work_on<T>(
     let callers = lists
         .iter()
         .flat_map(|locks| (0..CALLERS).map(move |index| work.run_caller(locks, index)));
-    let reliers = groups.map(|first| rely(work, first + RELIED_ON, dead));
-    let kept = groups.map(|first| work.hold_unary(first + KEPT, first + KEPT, &work.stop));
+    let reliers = groups.map(|first| hold_until_end_of_validity(work, first + RELIED_ON, dead));
+    let kept =
+        groups.map(|first| work.hold_unary(first + KEPT_GROUP, first + KEPT_GROUP, &work.stop));
     // After the loss of a lease, these clients acquire its lock as soon as possible.
-    let snatchers = groups
-        .iter()
-        .flat_map(|first| [RELIED_ON, KEPT].map(|lock| snatch(work, first + lock)));
+    let snatchers = groups.iter().flat_map(|first| {
+        [RELIED_ON, KEPT_GROUP].map(|lock| acquire_whenever_free(work, first + lock))
+    });
     let rivals = groups.map(async |first| {
-        work.wait_for_queue_length(first + KEPT, 0).await;
-        let wait = async || work.wait_for_grant(first + KEPT, first + KEPT + 1).await;
+        work.wait_for_queue_length(first + KEPT_GROUP, 0).await;
+        let wait = async || {
+            work.wait_for_grant(first + KEPT_GROUP, first + KEPT_GROUP + 1)
+                .await
+        };
         // A broker that has not yet agreed on the slot's era rejects callers for a short time.
         while wait().await.is_none() && !work.stop.is_cancelled() {
-            sleep(SNATCH_EVERY).await;
+            sleep(ACQUIRE_INTERVAL).await;
         }
     });
     let happens = async {
         let happened = happens.await;
-        renews_again(work).await;
+        assert_renews(work).await;
         work.stop.cancel();
         happened
     };
@@ -301,7 +306,7 @@ async fn work_on<T>(
 }
 
 /// Holds a lock until a master dies, and then relies on it until the end of the validity.
-async fn rely(work: &Workload, lock: usize, dead: &CancellationToken) {
+async fn hold_until_end_of_validity(work: &Workload, lock: usize, dead: &CancellationToken) {
     let client = Client::new("relier", work.addrs(), 0);
     let call = AcquireCall::new(&work.locks[lock].name, TTL, Duration::ZERO);
     let held = client.acquire(&call).await;
@@ -314,10 +319,10 @@ async fn rely(work: &Workload, lock: usize, dead: &CancellationToken) {
         sleep(RENEW_EVERY).await;
     }
     sleep(held.trusted_until().saturating_sub(boottime())).await;
-    saw(work, lock, &held, entered);
+    record_use(work, lock, &held, entered);
 }
 
-fn saw(work: &Workload, lock: usize, held: &HeldLease, entered: Duration) {
+fn record_use(work: &Workload, lock: usize, held: &HeldLease, entered: Duration) {
     work.oracle.record(LockUse {
         lock,
         share: Share::ALL,
@@ -329,20 +334,20 @@ fn saw(work: &Workload, lock: usize, held: &HeldLease, entered: Duration) {
 
 /// Acquires a lock without queueing whenever possible, which must not be possible during the
 /// validity of another holder.
-async fn snatch(work: &Workload, lock: usize) {
+async fn acquire_whenever_free(work: &Workload, lock: usize) {
     let client = Client::new("snatcher", work.addrs(), 0);
-    work.wait_for_queue_length(lock, usize::from(lock % EACH == KEPT))
+    work.wait_for_queue_length(lock, usize::from(lock % EACH == KEPT_GROUP))
         .await;
     while !work.stop.is_cancelled() {
         let call = AcquireCall::new(&work.locks[lock].name, TTL, Duration::ZERO);
         if let Ok(held) = client.acquire_at(0, &call).await {
             let entered = boottime();
-            sleep(SNATCH_EVERY).await;
-            saw(work, lock, &held, entered);
+            sleep(ACQUIRE_INTERVAL).await;
+            record_use(work, lock, &held, entered);
             // A lease that cannot be released expires.
             let _ = client.release_at(0, &held).await;
         }
-        sleep(SNATCH_EVERY).await;
+        sleep(ACQUIRE_INTERVAL).await;
     }
 }
 
@@ -362,7 +367,7 @@ async fn granted_again(work: &Workload, since: Duration) -> Duration {
 
 /// Asserts that every broker soon renews a new lease in the slot. Most earlier leases are lost too
 /// soon to show that renewals work.
-async fn renews_again(work: &Workload) {
+async fn assert_renews(work: &Workload) {
     let client = Client::new("renewer", work.addrs(), 0);
     let names = lock_names_in_each(&[SLOT], "renewed", work.addrs().len()).remove(0);
     for (at, name) in names.iter().enumerate() {
@@ -381,13 +386,13 @@ async fn renews_again(work: &Workload) {
     }
 }
 
-fn is_kept(kept: &[LongHold], group: usize) -> bool {
+fn keeps_group(kept: &[LongHold], group: usize) -> bool {
     let mut of_group = kept.iter().filter(|hold| hold.group == group);
     of_group.all(|hold| hold.lost.is_none())
 }
 
 /// Prints the results, and asserts what holds in every case.
-fn judge(work: &Workload, what: &str, times: &Course, kept: &[LongHold]) {
+fn assert_results(work: &Workload, what: &str, times: &EventTimes, kept: &[LongHold]) {
     let of = |group: usize| {
         work.count_attempts(|attempt| attempt.group == group && attempt.ended_at > times.killed)
     };
@@ -411,18 +416,18 @@ fn judge(work: &Workload, what: &str, times: &Course, kept: &[LongHold]) {
     assert!(after <= QUARANTINE + RESUMED_WITHIN, "{after:?}");
     let others = work.count_attempts(|attempt| attempt.group == OTHERS);
     assert!(others.succeeded() > 0 && others.failed() == 0, "{others}");
-    assert!(is_kept(kept, OTHERS), "{lost:?}");
+    assert!(keeps_group(kept, OTHERS), "{lost:?}");
     let attempts = work.attempts();
     let wrong: Vec<_> = attempts
         .iter()
-        .filter(|attempt| is_wrong(attempt, times))
+        .filter(|attempt| is_unexplained(attempt, times))
         .collect();
     assert!(wrong.is_empty(), "{wrong:?}");
 }
 
 /// Asserts that nothing is granted between the settlement of the slot and the end of the
 /// quarantine.
-fn waits_out_the_quarantine(work: &Workload, times: &Course, groups: &[usize]) {
+fn waits_out_the_quarantine(work: &Workload, times: &EventTimes, groups: &[usize]) {
     let open = times.settled + QUARANTINE - ROUNDED_OFF;
     let too_soon = work.count_attempts(|attempt| {
         let in_quarantine = |granted| granted > times.settled && granted < open;
@@ -432,7 +437,7 @@ fn waits_out_the_quarantine(work: &Workload, times: &Course, groups: &[usize]) {
 }
 
 /// Returns true if neither the death nor the migration explains the result or its delay.
-fn is_wrong(attempt: &Attempt, times: &Course) -> bool {
+fn is_unexplained(attempt: &Attempt, times: &EventTimes) -> bool {
     let is_slow = attempt.ended_at - attempt.started_at > ANSWERED;
     match attempt.result {
         CallResult::Succeeded => false,

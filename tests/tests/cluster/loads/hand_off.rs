@@ -22,15 +22,15 @@ use tokio::{select, time::sleep};
 
 const BROKERS: usize = 3;
 /// Number of waiters per queue, two at each broker.
-const IN_LINE: usize = 2 * BROKERS;
+const WAITERS: usize = 2 * BROKERS;
 /// Number of concurrent queues.
 const AT_ONCE: usize = 3;
 const WAIT: Duration = Duration::from_secs(60);
 /// Upper bound of one hand-off on a busy machine.
 const PROMPT: Duration = Duration::from_secs(1);
 /// Upper bound of a typical hand-off by message. A hand-off by touch takes longer.
-const TOLD_WITHIN: Duration = Duration::from_millis(200);
-const OF_OTHERS: usize = 6;
+const NOTIFIED_WITHIN: Duration = Duration::from_millis(200);
+const OTHER_SHARD_QUEUES: usize = 6;
 /// Validity of a subscription in a slot.
 const SUBSCRIBED_AGAIN: Duration = Duration::from_secs(10);
 
@@ -50,7 +50,7 @@ struct HandOff {
 
 /// Command with which brokers publish, as `INFO commandstats` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Told {
+enum PublishCommand {
     Publish,
     Spublish,
 }
@@ -58,7 +58,7 @@ enum Told {
 #[tokio::test(flavor = "multi_thread")]
 async fn locks_are_handed_on_in_queue_order() {
     let fixture = ClusterFixture::start(ClusterOptions::default(), BROKERS).await;
-    go_on(&fixture, Told::Publish).await;
+    run_queues(&fixture, PublishCommand::Publish).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -68,7 +68,7 @@ async fn locks_are_handed_on_by_sharded_channels_after_their_slots_moved() {
     fixture.options.env.push(sharded.into());
     fixture.options.init_store().await;
     fixture.add_brokers(BROKERS).await;
-    go_on(&fixture, Told::Spublish).await;
+    run_queues(&fixture, PublishCommand::Spublish).await;
 
     // One slot moves, one moves and returns, and the master of a third one dies.
     let client = Client::new("waiter", &fixture.addrs(), 0);
@@ -106,7 +106,7 @@ async fn locks_are_handed_on_by_sharded_channels_after_their_slots_moved() {
     for line in gone {
         let mut took: Vec<_> = line.iter().map(|hand_off| hand_off.took).collect();
         took.sort_unstable();
-        assert!(took[took.len() / 2] < TOLD_WITHIN, "{took:?}");
+        assert!(took[took.len() / 2] < NOTIFIED_WITHIN, "{took:?}");
     }
 }
 
@@ -118,7 +118,7 @@ async fn move_slot(cluster: &ClusterDeployment, slot: u16, to: usize) {
 }
 
 /// Runs queues in every shard, one round after the other.
-async fn go_on(fixture: &ClusterFixture, told: Told) {
+async fn run_queues(fixture: &ClusterFixture, publish_command: PublishCommand) {
     let client = Client::new("waiter", &fixture.addrs(), 0);
     let each = scaled_count(100, 10);
     let shards: Vec<_> = (0..SHARDS)
@@ -140,21 +140,22 @@ async fn go_on(fixture: &ClusterFixture, told: Told) {
         }
     }
     print_figures(&format!(
-        "cluster_hand_off: {told:?} brokers={BROKERS} lines={} hand_offs={} {} inversions={inversions}",
+        "cluster_hand_off: {publish_command:?} brokers={BROKERS} lines={} hand_offs={} {} inversions={inversions}",
         each * SHARDS,
         took.len(),
         percentiles(&mut took)
     ));
-    assert_eq!((took.len(), inversions), (each * SHARDS * IN_LINE, 0));
+    assert_eq!((took.len(), inversions), (each * SHARDS * WAITERS, 0));
     // Without messages, every hand-off would wait for a touch.
-    assert!(took[took.len() / 2] < TOLD_WITHIN, "messages come");
+    assert!(took[took.len() / 2] < NOTIFIED_WITHIN, "messages come");
     let mut used = String::new();
     for index in 0..SHARDS {
         let mut raw = fixture.cluster.connect(index).await;
         used.push_str(raw.must(&["INFO", "commandstats"]).await.text());
     }
     let is_used = ["publish", "spublish"].map(|name| used.contains(&format!("cmdstat_{name}:")));
-    let expected = [Told::Publish, Told::Spublish].map(|one| one == told);
+    let expected =
+        [PublishCommand::Publish, PublishCommand::Spublish].map(|one| one == publish_command);
     assert_eq!(is_used, expected, "{used}");
 }
 
@@ -184,7 +185,7 @@ async fn lose_masters(fault: Fault) {
                 lock_names_in(
                     &initial_slots_of(other),
                     &format!("lost-{victim}"),
-                    OF_OTHERS,
+                    OTHER_SHARD_QUEUES,
                 )
             })
             .collect();
@@ -194,7 +195,7 @@ async fn lose_masters(fault: Fault) {
             Fault::Killed => fixture.cluster.kill(master).await,
             Fault::Stopped => fixture.cluster.server(master).process().pause().await,
         }
-        let gone = join_all(lines.into_iter().map(|line| line.go(&client))).await;
+        let gone = join_all(lines.into_iter().map(|line| line.hand_off_all(&client))).await;
         let mut lost: Vec<_> = gone.concat().iter().map(|hand_off| hand_off.took).collect();
         let next = fixture.cluster.wait_for_promotion(slot, master).await;
         let elsewhere = initial_slots_of((victim + 1) % SHARDS);
@@ -216,7 +217,7 @@ async fn lose_masters(fault: Fault) {
         let slowest = lost.last().expect("some were handed over");
         assert!(*slowest <= PROMPT, "{slowest:?}");
         for took in [&lost, &after] {
-            assert!(took[took.len() / 2] < TOLD_WITHIN, "messages come");
+            assert!(took[took.len() / 2] < NOTIFIED_WITHIN, "messages come");
         }
     }
 }
@@ -236,14 +237,14 @@ async fn grants_again(client: &Client, index: usize) {
 }
 
 /// A lock's holder and its queue.
-struct Line {
+struct LockQueue {
     held: HeldLease,
     waiters: Vec<AcquireHandle>,
 }
 
-impl Line {
+impl LockQueue {
     /// Releases each grant immediately, so that the lock passes through the queue.
-    async fn go(self, client: &Client) -> Vec<HandOff> {
+    async fn hand_off_all(self, client: &Client) -> Vec<HandOff> {
         let mut all = Vec::new();
         let mut held = self.held;
         for (place, waiter) in self.waiters.into_iter().enumerate() {
@@ -264,16 +265,16 @@ impl Line {
 }
 
 async fn go_through(client: &Client, name: &str) -> Vec<HandOff> {
-    line_up(client, name).await.go(client).await
+    line_up(client, name).await.hand_off_all(client).await
 }
 
 /// Acquires the lock at the first broker and enqueues waiters at the brokers in round-robin order,
 /// so that adjacent waiters use different brokers.
-async fn line_up(client: &Client, name: &str) -> Line {
+async fn line_up(client: &Client, name: &str) -> LockQueue {
     let call = AcquireCall::new(name, TTL, Duration::ZERO);
     let held = client.acquire_at(0, &call).await.expect("it is free");
     let mut waiters = Vec::new();
-    for place in 0..IN_LINE {
+    for place in 0..WAITERS {
         let call = AcquireCall::new(name, TTL, WAIT);
         let mut waiter = client.start_acquire_at(place + 1, &call);
         select! {
@@ -282,7 +283,7 @@ async fn line_up(client: &Client, name: &str) -> Line {
         }
         waiters.push(waiter);
     }
-    Line { held, waiters }
+    LockQueue { held, waiters }
 }
 
 fn percentiles(took: &mut [Duration]) -> String {

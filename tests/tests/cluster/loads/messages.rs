@@ -24,13 +24,13 @@ use tokio::time::{sleep, timeout};
 
 const MESSAGES: usize = 20;
 const ROUNDS_MAX: usize = 5;
-const TOLD_LIMIT: Duration = Duration::from_secs(5);
+const NOTIFIED_WITHIN: Duration = Duration::from_secs(5);
 /// Time within which a duplicate arrives.
 const SETTLED: Duration = Duration::from_secs(1);
 /// Time after which the owner of a moved slot is certain.
 const QUIET: Duration = Duration::from_secs(3);
 /// Upper bound of the response time of a reachable master.
-const SOON: Duration = Duration::from_millis(100);
+const TIME_LIMIT: Duration = Duration::from_millis(100);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_message_is_processed_once() {
@@ -91,8 +91,8 @@ async fn no_message_is_dropped_by_all_while_a_slot_moves_or_its_master_is_gone()
     // The old master redirects to the new one, so the broker reads the slot map.
     store.store.get(&first).await.expect("an answer");
     until("the broker knows who has the slot", async || {
-        let looked = timeout(SOON, store.store.get(&late)).await;
-        looked.ok()?.ok()
+        let reply = timeout(TIME_LIMIT, store.store.get(&late)).await;
+        reply.ok()?.ok()
     })
     .await;
     let held_back = store.try_event();
@@ -188,7 +188,7 @@ async fn tell(cluster: &ClusterDeployment, store: &ClusterStore, at: usize, lock
 
 /// Messages that a broker has received.
 #[derive(Debug, Default)]
-struct Heard {
+struct ReceivedMessages {
     locks: BTreeSet<String>,
     /// A lock with a duplicate message.
     twice: Option<LockKey>,
@@ -223,11 +223,11 @@ async fn tells_each_once(cluster: &ClusterDeployment, store: &mut ClusterStore, 
 }
 
 /// Receives messages about at least `count` locks, and further messages within a second.
-async fn heard(store: &mut ClusterStore, count: usize) -> Heard {
-    let mut heard = Heard::default();
+async fn heard(store: &mut ClusterStore, count: usize) -> ReceivedMessages {
+    let mut heard = ReceivedMessages::default();
     loop {
         let patience = if heard.locks.len() < count {
-            TOLD_LIMIT
+            NOTIFIED_WITHIN
         } else {
             SETTLED
         };

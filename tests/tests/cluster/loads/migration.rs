@@ -29,8 +29,8 @@ const CALLERS: usize = 8;
 const HOT: usize = 3;
 /// Number of callers of the free lock of each moving slot.
 const CALLERS_OF_SLOT: usize = 2;
-const IN_LINE: usize = 4;
-const CALM: Duration = Duration::from_secs(1);
+const WAITERS: usize = 4;
+const QUIET_PERIOD: Duration = Duration::from_secs(1);
 /// Time for which a slot stays partly migrated, or with another master.
 const HALF_WAY: Duration = Duration::from_secs(2);
 const RESUMED_WITHIN: Duration = Duration::from_secs(5);
@@ -39,7 +39,7 @@ const ROUNDED_OFF: Duration = Duration::from_millis(20);
 
 /// Course of a migration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Course {
     Straight,
     /// Some keys are moved later than others. The key of the era is moved first.
     EraFirst,
@@ -52,18 +52,18 @@ enum Way {
     AndBack,
 }
 
-const WAYS: [Way; 5] = [
-    Way::Straight,
-    Way::EraFirst,
-    Way::AndBack,
-    Way::EraLast,
-    Way::NotGiven,
+const COURSES: [Course; 5] = [
+    Course::Straight,
+    Course::EraFirst,
+    Course::AndBack,
+    Course::EraLast,
+    Course::NotGiven,
 ];
 
 /// A moving slot and its locks.
-struct Slot {
+struct MovingSlot {
     slot: u16,
-    way: Way,
+    way: Course,
     group: usize,
     by_calls: usize,
     on_stream: usize,
@@ -85,12 +85,12 @@ struct Moved {
 }
 
 /// The first holder of a lock, and the grants of its waiters with time and fencing token.
-type Line = (LongHold, Vec<Option<(Duration, i64)>>);
+type QueuedLock = (LongHold, Vec<Option<(Duration, i64)>>);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn slots_move_under_their_locks() {
     let fixture = ClusterFixture::start(ClusterOptions::default(), BROKERS).await;
-    let (locks, slots) = plan(scaled_count(20, WAYS.len()));
+    let (locks, slots) = plan(scaled_count(20, COURSES.len()));
     let work = Workload::new(locks, &fixture.addrs());
     let others: Vec<Vec<usize>> = (0..SHARDS)
         .map(|shard| (shard * HOT..(shard + 1) * HOT).collect())
@@ -112,9 +112,9 @@ async fn slots_move_under_their_locks() {
     let started_at = boottime();
     let moves = async {
         for slot in &slots {
-            work.wait_for_queue_length(slot.in_line, IN_LINE).await;
+            work.wait_for_queue_length(slot.in_line, WAITERS).await;
         }
-        sleep(CALM).await;
+        sleep(QUIET_PERIOD).await;
         let mut moved = Vec::new();
         for slot in &slots {
             moved.push(move_slot(&fixture.cluster, slot).await);
@@ -127,7 +127,7 @@ async fn slots_move_under_their_locks() {
             })
             .await;
         }
-        sleep(CALM).await;
+        sleep(QUIET_PERIOD).await;
         work.stop.cancel();
         moved
     };
@@ -143,11 +143,11 @@ async fn slots_move_under_their_locks() {
         judge_slot(&work, slot, moved, line);
     }
     let stays = by_calls.iter().chain(&on_streams);
-    judge(&work, &stays.collect::<Vec<_>>(), boottime() - started_at);
+    assert_results(&work, &stays.collect::<Vec<_>>(), boottime() - started_at);
 }
 
 /// Returns all locks: those outside of moving slots in group 0, and those of each moving slot.
-fn plan(count: usize) -> (Vec<Lock>, Vec<Slot>) {
+fn plan(count: usize) -> (Vec<Lock>, Vec<MovingSlot>) {
     let mut rng = rand::thread_rng();
     let moving: Vec<u16> = (0..count)
         .map(|index| {
@@ -169,9 +169,9 @@ fn plan(count: usize) -> (Vec<Lock>, Vec<Slot>) {
     {
         let (first, group) = (locks.len(), index + 1);
         locks.extend(names.into_iter().map(|name| Lock { name, group }));
-        slots.push(Slot {
+        slots.push(MovingSlot {
             slot: moving[index],
-            way: WAYS[index % WAYS.len()],
+            way: COURSES[index % COURSES.len()],
             group,
             by_calls: first,
             on_stream: first + 1,
@@ -184,10 +184,10 @@ fn plan(count: usize) -> (Vec<Lock>, Vec<Slot>) {
 }
 
 /// Holds a lock until its slot has moved, with waiters at every broker by calls and on streams.
-async fn line(work: &Workload, slot: &Slot) -> Line {
+async fn line(work: &Workload, slot: &MovingSlot) -> QueuedLock {
     let lock = slot.in_line;
     let keeper = work.hold_unary(lock, lock, &slot.moved);
-    let waiters = (0..IN_LINE).map(async |place| {
+    let waiters = (0..WAITERS).map(async |place| {
         work.wait_for_queue_length(lock, place).await;
         let index = lock + place;
         let granted = if place % 2 == 0 {
@@ -200,20 +200,20 @@ async fn line(work: &Workload, slot: &Slot) -> Line {
     tokio::join!(keeper, join_all(waiters))
 }
 
-async fn move_slot(cluster: &ClusterDeployment, slot: &Slot) -> Moved {
+async fn move_slot(cluster: &ClusterDeployment, slot: &MovingSlot) -> Moved {
     let from = boottime();
     let home = cluster.master_of(slot.slot).await;
     let away = (home + 1) % SHARDS;
     let mut migration = cluster.start_migration(slot.slot, away).await;
     let mut parted = (0, 0);
     match slot.way {
-        Way::Straight => migration.move_remaining_keys().await,
-        Way::EraFirst | Way::EraLast => parted = part(&mut migration, slot.way).await,
-        Way::NotGiven => {
+        Course::Straight => migration.move_remaining_keys().await,
+        Course::EraFirst | Course::EraLast => parted = part(&mut migration, slot.way).await,
+        Course::NotGiven => {
             migration.move_remaining_keys().await;
             sleep(HALF_WAY).await;
         }
-        Way::AndBack => {
+        Course::AndBack => {
             migration.move_remaining_keys().await;
             migration.finish().await;
             sleep(HALF_WAY).await;
@@ -232,13 +232,13 @@ async fn move_slot(cluster: &ClusterDeployment, slot: &Slot) -> Moved {
 }
 
 /// Moves some keys, lets both masters serve for a while, and moves the rest.
-async fn part(migration: &mut Migration<'_>, way: Way) -> (usize, usize) {
+async fn part(migration: &mut Migration<'_>, way: Course) -> (usize, usize) {
     let keys = migration.remaining_keys().await;
     let (eras, locks): (Vec<_>, Vec<_>) =
         keys.into_iter().partition(|key| !key.contains("{default:"));
     assert_eq!(eras.len(), 1, "one era");
     let mut first = locks[..locks.len() / 2].to_vec();
-    if way == Way::EraFirst {
+    if way == Course::EraFirst {
         first.extend(eras);
     }
     migration.move_keys(&first).await;
@@ -248,7 +248,7 @@ async fn part(migration: &mut Migration<'_>, way: Way) -> (usize, usize) {
     (first.len(), left)
 }
 
-fn judge_slot(work: &Workload, slot: &Slot, moved: &Moved, (holder, line): &Line) {
+fn judge_slot(work: &Workload, slot: &MovingSlot, moved: &Moved, (holder, line): &QueuedLock) {
     let after = |moment: Duration| moment.saturating_sub(moved.known).as_millis();
     let of_slot =
         work.count_attempts(|attempt| attempt.group == slot.group && attempt.ended_at > moved.from);
@@ -300,12 +300,12 @@ fn judge_slot(work: &Workload, slot: &Slot, moved: &Moved, (holder, line): &Line
         not_renewed * 10 <= renewed,
         "leases are found where they are"
     );
-    if matches!(slot.way, Way::EraFirst | Way::EraLast) {
+    if matches!(slot.way, Course::EraFirst | Course::EraLast) {
         assert!(moved.parted.0 > 1 && moved.parted.1 > 1, "{moved:?}");
     }
 }
 
-fn judge(work: &Workload, stays: &[&LongHold], ran: Duration) {
+fn assert_results(work: &Workload, stays: &[&LongHold], ran: Duration) {
     let moving = work.count_attempts(|attempt| attempt.group > 0);
     let others = work.count_attempts(|attempt| attempt.group == 0);
     let verdict = work.oracle.verdict();
@@ -327,7 +327,7 @@ fn judge(work: &Workload, stays: &[&LongHold], ran: Duration) {
     assert_eq!((verdict.overlaps, verdict.regressions), (0, 0));
     assert_eq!(others.failed(), 0, "slots that stay lose no call");
     assert!(others.is_prompt(), "slots that stay wait for nothing");
-    assert_eq!(moving.count(is_wrong), 0, "wrong answers");
+    assert_eq!(moving.count(is_unexplained), 0, "wrong answers");
     let per_second = others.grants() as u64 / ran.as_secs().max(1);
     assert!(
         per_second >= 100,
@@ -338,7 +338,7 @@ fn judge(work: &Workload, stays: &[&LongHold], ran: Duration) {
 /// Returns true if the migration does not explain the result. A renewal waits until the former
 /// master has confirmed that it no longer serves the slot. Neither renewals nor releases wait for
 /// the quarantine.
-fn is_wrong(verb: CallKind, answer: CallResult) -> bool {
+fn is_unexplained(verb: CallKind, answer: CallResult) -> bool {
     match answer {
         CallResult::Succeeded => false,
         CallResult::NoReply => true,

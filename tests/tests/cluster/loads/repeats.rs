@@ -34,8 +34,8 @@ const LOCKS: usize = 8;
 /// TTL that exceeds the time until a rollback, so that no lease expires before.
 const TTL: Duration = Duration::from_secs(20);
 /// Time after which a call that is not repeated is rolled back.
-const UNDONE_AFTER: Duration = Duration::from_secs(1);
-const UNDONE_LIMIT: Duration = Duration::from_secs(10);
+const ROLLED_BACK_AFTER: Duration = Duration::from_secs(1);
+const ROLLED_BACK_LIMIT: Duration = Duration::from_secs(10);
 const WAIT: Duration = Duration::from_secs(30);
 
 /// Endpoint indexes of the client: the first broker behind a proxy, the second broker, and the
@@ -73,7 +73,7 @@ async fn a_call_cancelled_while_its_slot_moves_is_rolled_back() {
     let mut slowest = Duration::ZERO;
     let rounds = scaled_count(20, 2);
     for round in 0..rounds {
-        slowest = slowest.max(run.give_up_in_a_move(round % 2 == 0).await);
+        slowest = slowest.max(run.cut_during_migration(round % 2 == 0).await);
     }
     print_figures(&format!(
         "cluster_repeats: {} calls in line, half of them just granted, cut while their slot moved: all gone after \
@@ -130,7 +130,7 @@ impl Run {
         let held = held.expect("they are free");
         self.lose_replies(&held, renew).await;
         move_slot(&self.fixture.cluster, slot).await;
-        self.all_held(&held).await;
+        self.assert_all_held(&held).await;
 
         self.lose_replies(&held, release).await;
         move_slot(&self.fixture.cluster, slot).await;
@@ -152,9 +152,9 @@ impl Run {
     /// Cuts waiting calls, half of which are granted their lock before the broker detects the cut.
     /// Their slot is migrating or has moved when the broker rolls them back. Returns the time until
     /// the rollback.
-    async fn give_up_in_a_move(&self, whole: bool) -> Duration {
+    async fn cut_during_migration(&self, whole: bool) -> Duration {
         let (slot, names) = self.slot();
-        let (granted, in_line) = names.split_at(LOCKS / 2);
+        let (granted, queued) = names.split_at(LOCKS / 2);
         let calls: Vec<_> = names
             .iter()
             .map(|name| call(name, Duration::ZERO))
@@ -197,19 +197,22 @@ impl Run {
         let on_its_way = boottime() - cut;
         if whole {
             migration.finish().await;
-            self.all_gone(granted, in_line, cut).await;
+            self.wait_until_free(granted, queued, cut).await;
         } else {
-            self.all_gone(granted, in_line, cut).await;
+            self.wait_until_free(granted, queued, cut).await;
             migration.finish().await;
         }
         let gone = boottime() - cut;
-        assert!(on_its_way < UNDONE_AFTER, "moved too late: {on_its_way:?}");
+        assert!(
+            on_its_way < ROLLED_BACK_AFTER,
+            "moved too late: {on_its_way:?}"
+        );
         for call in waiting {
             let given_up = call.await.expect("a call does not panic");
             let status = given_up.expect_err("its connection is cut");
             assert!(is_transport_error(&status), "{status}");
         }
-        self.all_held(staying).await;
+        self.assert_all_held(staying).await;
         gone
     }
 
@@ -274,7 +277,7 @@ impl Run {
     }
 
     /// Asserts through both brokers that all leases are held.
-    async fn all_held(&self, held: &[HeldLease]) {
+    async fn assert_all_held(&self, held: &[HeldLease]) {
         for at in [DIRECT, OTHER] {
             let renewed = join_all(held.iter().map(|held| self.client.renew_at(at, held))).await;
             for (held, renewed) in held.iter().zip(renewed) {
@@ -285,8 +288,8 @@ impl Run {
     }
 
     /// Waits until the granted locks are free and the queues are empty.
-    async fn all_gone(&self, granted: &[String], in_line: &[String], since: Duration) {
-        for name in in_line {
+    async fn wait_until_free(&self, granted: &[String], waiting: &[String], since: Duration) {
+        for name in waiting {
             self.client.wait_for_queue_length_at(OTHER, name, 0).await;
         }
         for name in granted {
@@ -298,7 +301,7 @@ impl Run {
             .await;
         }
         let took = boottime() - since;
-        assert!(took <= UNDONE_LIMIT, "{took:?}");
+        assert!(took <= ROLLED_BACK_LIMIT, "{took:?}");
     }
 }
 

@@ -29,15 +29,15 @@ const LEASES: usize = 750;
 /// Number of concurrent acquires that a busy machine completes in time.
 const AT_ONCE: usize = 25;
 /// Number of leases in each of the other shards.
-const KEPT: usize = 3;
-const BEAT: Duration = Duration::from_millis(500);
-const CALM: Duration = Duration::from_secs(2);
+const OTHER_LEASES: usize = 3;
+const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
+const QUIET_PERIOD: Duration = Duration::from_secs(2);
 /// Duration of the pause, which exceeds the lifetime of a node that does not respond.
 const STOPPED: Duration = Duration::from_secs(5);
 const PROMPT: Duration = Duration::from_secs(1);
 /// Shard whose master is paused, and some of its slots. The era of each slot is agreed on at its
 /// first use.
-const HIT: usize = 0;
+const PAUSED_SHARD: usize = 0;
 const FEW_SLOTS: RangeInclusive<u16> = 0..=99;
 /// Number of calls without a response.
 const CALLS: usize = 100;
@@ -53,14 +53,14 @@ async fn leases_of_a_stalled_master_do_not_delay_renewals_of_others() {
     let names = lock_names_in(&FEW_SLOTS, "many", streams * LEASES);
     let crowd = join_all(names.chunks(LEASES).map(async |names| {
         let mut stream = StreamClient::open_without_keepalive(broker).await;
-        stream.start_heartbeats(BEAT);
+        stream.start_heartbeats(HEARTBEAT_INTERVAL);
         hold(&mut stream, names).await;
         stream
     }));
     let crowd = crowd.await;
     let names: Vec<_> = (0..SHARDS)
-        .filter(|other| *other != HIT)
-        .flat_map(|other| lock_names_in(&initial_slots_of(other), "few", KEPT))
+        .filter(|other| *other != PAUSED_SHARD)
+        .flat_map(|other| lock_names_in(&initial_slots_of(other), "few", OTHER_LEASES))
         .collect();
     let mut few = StreamClient::open_without_keepalive(broker).await;
     hold(&mut few, &names).await;
@@ -68,10 +68,10 @@ async fn leases_of_a_stalled_master_do_not_delay_renewals_of_others() {
     let stop = CancellationToken::new();
     let listening = join_all(crowd.into_iter().map(|stream| listen(stream, &stop)));
     let measured = async {
-        let calm = slowest_renewal(&mut few, names.len(), CALM).await;
-        fixture.cluster.server(HIT).process().pause().await;
+        let calm = slowest_renewal(&mut few, names.len(), QUIET_PERIOD).await;
+        fixture.cluster.server(PAUSED_SHARD).process().pause().await;
         let stopped = slowest_renewal(&mut few, names.len(), STOPPED).await;
-        fixture.cluster.server(HIT).process().resume();
+        fixture.cluster.server(PAUSED_SHARD).process().resume();
         stop.cancel();
         (calm, stopped)
     };
@@ -90,13 +90,13 @@ async fn leases_of_a_stalled_master_do_not_delay_renewals_of_others() {
 async fn calls_of_a_stalled_master_do_not_delay_rollbacks_of_others() {
     let fixture = fixture().await;
     let client = Client::new("caller", &fixture.addrs(), 0);
-    let elsewhere = lock_names_in(&initial_slots_of(HIT + 1), "elsewhere", 1).remove(0);
+    let elsewhere = lock_names_in(&initial_slots_of(PAUSED_SHARD + 1), "elsewhere", 1).remove(0);
     let call = AcquireCall::new(&elsewhere, TTL, Duration::ZERO);
     client.acquire_at(0, &call).await.expect("it is free");
     let waiter = client.start_acquire_at(0, &AcquireCall::new(&elsewhere, TTL, WAIT));
     client.wait_for_queue_length_at(0, &elsewhere, 1).await;
 
-    fixture.cluster.server(HIT).process().pause().await;
+    fixture.cluster.server(PAUSED_SHARD).process().pause().await;
     let names = lock_names_in(&FEW_SLOTS, "in vain", CALLS);
     let in_vain = join_all(names.iter().map(async |name| {
         let call = AcquireCall::new(name, TTL, Duration::ZERO);
@@ -114,7 +114,7 @@ async fn calls_of_a_stalled_master_do_not_delay_rollbacks_of_others() {
     })
     .await;
     let took = boottime() - given_up;
-    fixture.cluster.server(HIT).process().resume();
+    fixture.cluster.server(PAUSED_SHARD).process().resume();
     print_figures(&format!(
         "cluster_stalled: {CALLS} calls to undo at a master that stands still; a waiter of another one left the line \
          after {} ms",
@@ -134,9 +134,9 @@ async fn fixture() -> ClusterFixture {
 
 /// Acquires all of these free locks.
 async fn hold(stream: &mut StreamClient, names: &[String]) {
-    let granted = |told| {
-        assert!(!matches!(told, Response::Refused(_)), "{told:?}");
-        matches!(told, Response::Granted(_)).then_some(())
+    let granted = |response| {
+        assert!(!matches!(response, Response::Refused(_)), "{response:?}");
+        matches!(response, Response::Granted(_)).then_some(())
     };
     for names in names.chunks(AT_ONCE) {
         for name in names {
@@ -169,7 +169,7 @@ async fn slowest_renewal(stream: &mut StreamClient, leases: usize, within: Durat
             renewed += stream.wait_for_ack(sequence).await;
         }
         slowest = slowest.max(boottime() - sent);
-        sleep(BEAT / 2).await;
+        sleep(HEARTBEAT_INTERVAL / 2).await;
     }
     slowest
 }

@@ -31,7 +31,7 @@ use leasehold_tests::{
 };
 use tokio::time::sleep;
 
-const BEAT: Duration = Duration::from_millis(200);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(200);
 const WAIT_MS: u64 = 60_000;
 
 /// Returns a lock of each of the first three masters.
@@ -47,7 +47,7 @@ async fn prepared(cluster: &ClusterDeployment) -> ClusterStore {
 
 /// Acquires and releases locks until `over` completes, and counts the calls. Asserts that each
 /// acquire is granted promptly.
-async fn undisturbed<T>(
+async fn assert_undisturbed<T>(
     store: &ClusterStore,
     locks: &[LockKey],
     over: impl Future<Output = T>,
@@ -174,7 +174,7 @@ async fn a_dead_master_costs_only_its_slots_and_its_successor_waits() {
         let renewed = loop {
             let started_at = boottime();
             let renewed = store.renew(&lease).await;
-            assert!(boottime() - started_at <= CALL_TIME_MAX + BEAT);
+            assert!(boottime() - started_at <= CALL_TIME_MAX + HEARTBEAT_INTERVAL);
             match renewed {
                 Ok(renewed) => break (renewed, boottime() - killed),
                 Err(error) => refused.push(error),
@@ -187,7 +187,7 @@ async fn a_dead_master_costs_only_its_slots_and_its_successor_waits() {
         let again = granted_again(&store, &lost).await - killed;
         (renewed, refused, promoted, again)
     };
-    let (done, calls, slowest) = undisturbed(&store, &others, successor).await;
+    let (done, calls, slowest) = assert_undisturbed(&store, &others, successor).await;
     let ((renewed, renewed_after), refused, promoted, again) = done;
     // The lease expired before its slot had a master again, and no other caller has acquired the
     // lock since.
@@ -267,7 +267,7 @@ async fn leases_and_queues_survive_the_migration_of_their_slot() {
         migration.finish().await;
         migrated_at
     };
-    let (migrated_at, calls, slowest) = undisturbed(&store, &others, finish).await;
+    let (migrated_at, calls, slowest) = assert_undisturbed(&store, &others, finish).await;
     store.expect_renewed(&leases[0]).await;
     store.expect_released(&leases[0]).await;
     assert!(store.is_recovering(&fresh).await, "Q after a migration");
@@ -311,7 +311,7 @@ async fn a_flushed_master_waits_in_all_its_slots_at_once() {
             granted_again(&store, &unused).await - first,
         )
     };
-    let ((first, later), calls, slowest) = undisturbed(&store, &others, again).await;
+    let ((first, later), calls, slowest) = assert_undisturbed(&store, &others, again).await;
     assert!(first >= QUARANTINE, "{first:?}");
     assert!(later <= 2 * CALL_TIME_MAX, "it had waited, too: {later:?}");
     assert!(slowest <= CALL_TIME_MAX, "{slowest:?}");
@@ -333,24 +333,24 @@ async fn messages_are_processed_once_and_survive_the_loss_of_another_node() {
         ClusterStore::start(config(&cluster)).await,
     ];
     for lock in locks("lock") {
-        hand_over(&mut stores, &lock).await;
+        hand_to_other_broker(&mut stores, &lock).await;
     }
     let [lost, others @ ..] = locks("again");
     cluster.kill(0).await;
     for lock in others {
-        hand_over(&mut stores, &lock).await;
+        hand_to_other_broker(&mut stores, &lock).await;
     }
     cluster.restart(0, RestartData::Kept).await;
     for store in &mut stores {
         while store.next_event().await != Event::Resync {}
     }
     granted_again(&stores[0], &lost).await;
-    hand_over(&mut stores, &lost).await;
+    hand_to_other_broker(&mut stores, &lost).await;
 }
 
 /// Hands a lock from the first broker to a waiter of the second broker, and asserts that the
 /// hand-off is reported once.
-async fn hand_over(stores: &mut [ClusterStore; 2], lock: &LockKey) {
+async fn hand_to_other_broker(stores: &mut [ClusterStore; 2], lock: &LockKey) {
     let lease = stores[0].expect_granted(lock).await;
     let waiting = leasehold_server::lock::AcquireCommand {
         wait_ms: WAIT_MS,
@@ -360,7 +360,7 @@ async fn hand_over(stores: &mut [ClusterStore; 2], lock: &LockKey) {
     assert!(matches!(queued, Ok(Acquired::Queued { .. })), "{queued:?}");
     stores[0].expect_released(&lease).await;
     let mut grants = 0;
-    let deadline = boottime() + BEAT;
+    let deadline = boottime() + HEARTBEAT_INTERVAL;
     while grants == 0 || boottime() < deadline {
         match stores[1].try_event() {
             Some(Event::HandOff(of, hand_off, _)) => {

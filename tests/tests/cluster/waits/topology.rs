@@ -212,7 +212,7 @@ async fn an_isolated_master_of_a_cluster_stops_serving() {
         raw.must(&["SET", &format!("{tag}new"), "x"]).await;
         (next, boottime() - parted)
     };
-    let (writes, (next, first)) = tokio::join!(write_on(&mut client, &tag), successor);
+    let (writes, (next, first)) = tokio::join!(write_until_rejected(&mut client, &tag), successor);
     let (taken, last, refusal) = writes;
     let last = last - parted;
     assert!(refusal.starts_with("CLUSTERDOWN"), "{refusal}");
@@ -280,7 +280,10 @@ async fn field(raw: &mut RedisConnection, key: &str) -> String {
 
 /// Writes keys until a write is rejected. Returns the number of accepted writes, the time of the
 /// last one, and the error.
-async fn write_on(client: &mut RedisConnection, tag: &str) -> (usize, Duration, String) {
+async fn write_until_rejected(
+    client: &mut RedisConnection,
+    tag: &str,
+) -> (usize, Duration, String) {
     let mut taken = 0;
     let mut last = boottime();
     let refused = async {

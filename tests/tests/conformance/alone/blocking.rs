@@ -105,7 +105,7 @@ async fn longest_allowed(raw: &mut RedisConnection) -> Duration {
 
 /// Asserts that in at least one round the longest command of a behaviour takes less time than the
 /// reference script.
-async fn measured(what: &str, behaviour: impl AsyncFn(&StoreFixture)) {
+async fn assert_short_commands(what: &str, behaviour: impl AsyncFn(&StoreFixture)) {
     let least = Cell::new(f64::INFINITY);
     for _ in 0..ROUNDS {
         StoreFixture::redis(InitialState::Trusted, async |store_fixture| {
@@ -133,7 +133,7 @@ async fn measured(what: &str, behaviour: impl AsyncFn(&StoreFixture)) {
 /// Runs alone: it measures how long Redis is blocked by a touch of a lock with 1,000 holders.
 #[tokio::test]
 async fn a_touch_does_not_block_redis() {
-    measured("touch of 1,000 holders", async |store_fixture| {
+    assert_short_commands("touch of 1,000 holders", async |store_fixture| {
         fill(store_fixture).await;
         assert_eq!(store_fixture.touch(0).await.held.len(), 1_000);
     })
@@ -144,7 +144,7 @@ async fn a_touch_does_not_block_redis() {
 /// time.
 #[tokio::test]
 async fn expiries_do_not_block_redis() {
-    measured("1,000 expiries", async |store_fixture| {
+    assert_short_commands("1,000 expiries", async |store_fixture| {
         fill(store_fixture).await;
         store_fixture.advance_ms(expiry_ms(TTL_MS)).await;
         let mut touches = 0;
@@ -165,7 +165,7 @@ async fn expiries_do_not_block_redis() {
 /// and by refusing them.
 #[tokio::test]
 async fn lowering_a_limit_does_not_block_redis() {
-    measured("a limit below 10,000 waiters", async |store_fixture| {
+    assert_short_commands("a limit below 10,000 waiters", async |store_fixture| {
         store_fixture
             .expect_granted(0, &taking(store_fixture.call(), 10, 10))
             .await;

@@ -21,9 +21,9 @@ const THREADS: usize = 2;
 const MUTANT_SEQUENCES: u64 = 5_000;
 /// Seeds that find mutants which few other seeds find. They are tried first, which saves half of
 /// the time.
-const RARE: [u64; 6] = [3_769, 2_273, 1_705, 791, 641, 577];
+const TRIED_FIRST: [u64; 6] = [3_769, 2_273, 1_705, 791, 641, 577];
 /// Minimum number of occurrences of each outcome in `MUST_OCCUR` at full scale.
-const OCCUR: usize = 500;
+const OCCURRENCES_MIN: usize = 500;
 const MUST_OCCUR: [&str; 46] = [
     "ended: expired",
     "ended: revoked",
@@ -103,7 +103,7 @@ fn the_scripts_answer_like_the_specification() {
     print_figures(&format!(
         "differential: {sequences} sequences, 0 differences\n{counts}"
     ));
-    let least = OCCUR as u64 * sequences / SEQUENCES as u64;
+    let least = OCCURRENCES_MIN as u64 * sequences / SEQUENCES as u64;
     for outcome in MUST_OCCUR {
         assert!(
             counts.count_of(outcome) >= least,
@@ -154,7 +154,7 @@ fn found_after(addr: SocketAddr, mutant: &Mutant) -> Option<u64> {
         mutant.name
     );
     let mut counts = OutcomeCounts::default();
-    let seeds = RARE.into_iter().chain(0..MUTANT_SEQUENCES).zip(1..);
+    let seeds = TRIED_FIRST.into_iter().chain(0..MUTANT_SEQUENCES).zip(1..);
     let mut found = seeds.filter(|(seed, _)| compare(*seed, &mut machine, &mut counts).is_some());
     found.next().map(|(_, tried)| tried)
 }

@@ -17,12 +17,12 @@ const TTL: Duration = Duration::from_secs(60);
 const AT_ONCE: usize = 32;
 const LINES: usize = 50;
 /// Maximum number of waits on one connection.
-const WAITS_MOST: usize = 500;
+const WAITS_MAX: usize = 500;
 /// Maximum size of a page of 50 locks, of ten queues or of one queue.
 const SIZE_MOST: usize = 100_000;
 /// Maximum response time, far above the usual time and still acceptable to an operator.
-const VIEW_MOST: Duration = Duration::from_secs(2);
-const GROWTH_MOST_KIB: u64 = 32 * 1_024;
+const VIEW_MAX: Duration = Duration::from_secs(2);
+const GROWTH_MAX_KIB: u64 = 32 * 1_024;
 
 fn name(n: usize) -> String {
     format!("invoices/{n:05}")
@@ -39,7 +39,7 @@ async fn hold(client: &Client, locks: usize) {
 async fn wait(fixture: &Deployment, waiters: usize) -> Vec<AcquireHandle> {
     let (mut waits, mut client) = (Vec::new(), None);
     for n in 0..waiters {
-        if n % WAITS_MOST == 0 {
+        if n % WAITS_MAX == 0 {
             client = Some(Client::new(&format!("waiter-{n}"), &fixture.addrs(), 0));
         }
         let client = client.as_ref().expect("the first begins one");
@@ -57,14 +57,14 @@ async fn view(user: &ConsoleUser, path: &str) -> usize {
     let size = page.body.len();
     print_figures(&format!("page: {path}: {took:.1?} {size} bytes"));
     assert!(
-        took < VIEW_MOST && size < SIZE_MOST,
+        took < VIEW_MAX && size < SIZE_MOST,
         "{path}: {took:?} {size}"
     );
     size
 }
 
 /// Measures the first contentful paint in a browser.
-async fn paint(admin: SocketAddr) {
+async fn measure_first_paint(admin: SocketAddr) {
     let mut browser = Browser::start().await;
     browser.open(admin, &json!({})).await;
     for path in ["/", "/locks"] {
@@ -135,7 +135,7 @@ async fn many_locks_and_long_lines_are_shown_soon() {
     ));
     view(&user, "/").await;
 
-    paint(broker.admin()).await;
+    measure_first_paint(broker.admin()).await;
     for _ in 0..20 {
         for path in ["/", "/locks", "/locks?sort=age", "/owner?id=worker-1"] {
             user.get(path).await;
@@ -146,7 +146,7 @@ async fn many_locks_and_long_lines_are_shown_soon() {
     print_figures(&format!(
         "page: 90 views later: resident={after} KiB, {growth} KiB more"
     ));
-    assert!(growth < GROWTH_MOST_KIB, "{growth} KiB");
+    assert!(growth < GROWTH_MAX_KIB, "{growth} KiB");
 }
 
 const PAINT: &str = "return await page.evaluate(() => new Promise((done) => {

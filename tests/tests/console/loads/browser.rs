@@ -148,7 +148,7 @@ async fn nothing_moves_and_nothing_is_lost_when_a_page_changes() {
     browser
         .run("await page.getByLabel('Reason').fill('half a senten')")
         .await;
-    let places = browser.run(PLACES).await;
+    let places = browser.run(ELEMENT_POSITIONS).await;
     let more = AcquireCall::new("invoices", TTL, WAIT);
     let _waits = fixture
         .client
@@ -166,7 +166,7 @@ async fn nothing_moves_and_nothing_is_lost_when_a_page_changes() {
         .await;
     assert_eq!(focus, Value::from("reason"));
     assert_eq!(
-        browser.run(PLACES).await,
+        browser.run(ELEMENT_POSITIONS).await,
         places,
         "nothing above the line has moved"
     );
@@ -196,7 +196,7 @@ fn keys(keys: &[&str]) -> String {
 }
 
 /// Returns a script that presses Tab until an element with this property has the focus.
-fn tab_to(property: &str, value: &str) -> String {
+fn tab_script(property: &str, value: &str) -> String {
     format!(
         "for (let i = 0; i < 60; i++) {{
             await page.keyboard.press('Tab');
@@ -236,14 +236,14 @@ async fn a_lease_is_taken_away_by_keyboard_alone() {
     assert_eq!(on, "find");
     browser.run("await page.keyboard.type('a'); await page.keyboard.press('Enter'); await page.waitForURL('**/locks?prefix=a')").await;
     for (text, url) in [("default/a", "**/lock?*"), ("Revoke…", "**/lock?*lease=*")] {
-        browser.run(&tab_to("textContent", text)).await;
+        browser.run(&tab_script("textContent", text)).await;
         browser
             .run(&format!(
                 "await page.keyboard.press('Enter'); await page.waitForURL('{url}')"
             ))
             .await;
     }
-    browser.run(&tab_to("id", "reason")).await;
+    browser.run(&tab_script("id", "reason")).await;
     // In a text field the slash is text, not a shortcut.
     browser
         .run("await page.keyboard.type('moved to host/7')")
@@ -270,7 +270,7 @@ async fn a_lease_is_taken_away_by_keyboard_alone() {
 }
 
 /// Script that returns the position and size of every element above the queue.
-const PLACES: &str = "return await page.evaluate(() => {
+const ELEMENT_POSITIONS: &str = "return await page.evaluate(() => {
     const above = document.querySelectorAll('h1, #what, #holders, #holders td, #take, #take input, #line th');
     return [...above].map((e) => e.getBoundingClientRect().toJSON());
 })";

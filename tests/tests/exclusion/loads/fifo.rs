@@ -37,7 +37,7 @@ async fn grants_in_queue_order_over_two_brokers() {
         .acquire(&AcquireCall::new(LOCK, TTL, Duration::ZERO))
         .await
         .unwrap();
-    let mut waiters = line_up(&client).await;
+    let mut waiters = queue_waiters(&client).await;
     let repeats = repeat_some(&client, &mut waiters).await;
     // A broker rolls back a dropped call after a short delay. Once the cancelled calls have left
     // the queue, the rollbacks of the calls that were dropped earlier are complete, too.
@@ -66,7 +66,7 @@ async fn grants_in_queue_order_over_two_brokers() {
     wait_for_queue(&client, 0).await;
 }
 
-async fn line_up(client: &Client) -> Vec<Waiter> {
+async fn queue_waiters(client: &Client) -> Vec<Waiter> {
     let mut waiters = Vec::new();
     for index in 0..WAITERS {
         let client = client.with_name(&owner(index), index);
@@ -93,10 +93,10 @@ async fn repeat_some(client: &Client, waiters: &mut [Waiter]) -> usize {
                 .client
                 .start_acquire_at(waiter.index + 1, &waiter.call),
         );
-        settle(client, waiter.index + 1).await;
+        wait_for_store(client, waiter.index + 1).await;
         if repeats % 2 == 0 {
             drop(waiter.open.remove(0));
-            settle(client, waiter.index).await;
+            wait_for_store(client, waiter.index).await;
         }
         repeats += 1;
     }
@@ -105,7 +105,7 @@ async fn repeat_some(client: &Client, waiters: &mut [Waiter]) -> usize {
 
 /// Waits until the store has received everything that was sent on this endpoint before. Consecutive
 /// calls on the same connection take the same path.
-async fn settle(client: &Client, at: usize) {
+async fn wait_for_store(client: &Client, at: usize) {
     for _ in 0..3 {
         let call = AcquireCall::new("fifo/settle", TTL, Duration::ZERO);
         let held = client.acquire_at(at, &call).await.unwrap();

@@ -26,19 +26,19 @@ const BLIND_CHECK: Duration = Duration::from_secs(1);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_overlaps_under_faults() {
-    survive("mutual_exclusion", |_| LockKind::Exclusive).await;
+    run_kind("mutual_exclusion", |_| LockKind::Exclusive).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_limit_is_passed_under_faults() {
-    survive("shared_and_permits", every_kind).await;
+    run_kind("shared_and_permits", every_kind).await;
 }
 
 fn every_kind(lock: usize) -> LockKind {
     [LockKind::ReadWrite, LockKind::Semaphore][lock % 2]
 }
 
-async fn survive(name: &str, kind_of: KindOfLock) {
+async fn run_kind(name: &str, kind_of: KindOfLock) {
     let mut deployment = Deployment::start(BROKERS).await;
     let proxies = Http2Proxy::start_many(deployment.brokers.iter().map(BrokerProcess::addr)).await;
     let endpoints: Vec<_> = proxies.iter().map(Http2Proxy::addr).collect();

@@ -49,7 +49,7 @@ const SLACK: Duration = Duration::from_millis(300);
 const WORK: Duration = Duration::from_millis(1);
 /// Downtime of a killed broker. Locks that its calls held block other calls for half of this time.
 const DOWN: Duration = Duration::from_secs(3);
-const CALM: Duration = Duration::from_millis(1_500);
+const QUIET_PERIOD: Duration = Duration::from_millis(1_500);
 const ABANDONED_ONE_IN: u32 = 10;
 const ABANDONED_WITHIN_MS: u64 = 20;
 const STOP_LIMIT: Duration = Duration::from_secs(60);
@@ -106,7 +106,7 @@ impl Run {
         (0..CALLERS).map(caller).collect()
     }
 
-    fn is_over(&self, owner: &str) {
+    fn record_end(&self, owner: &str) {
         lock(&self.over).insert(owner.to_owned(), boottime());
     }
 
@@ -118,7 +118,7 @@ impl Run {
             }
             let owner = format!("call-{number}");
             let client = self.client.with_name(&owner, number);
-            let locks = some_locks();
+            let locks = random_locks();
             let names: Vec<_> = locks.iter().map(|lock| lock_name(*lock)).collect();
             let call = AcquireCall::new("", self.ttl, self.ttl);
             let started_at = boottime();
@@ -128,16 +128,16 @@ impl Run {
                 let within = rand::thread_rng().gen_range(0..ABANDONED_WITHIN_MS);
                 let attempt = client.acquire_all_at(number, &names, &call);
                 let _ = timeout(Duration::from_millis(within), attempt).await;
-                self.is_over(&owner);
+                self.record_end(&owner);
                 self.count("abandoned");
                 continue;
             }
             let held = client.acquire_all(&names, &call).await;
-            self.was_answered(started_at);
+            self.record_answer(started_at);
             match held {
                 Ok(held) => self.visit(&client, &locks, &owner, &held).await,
                 Err(status) => {
-                    self.is_over(&owner);
+                    self.record_end(&owner);
                     self.count(&format!("{:?}", error_reason(&status)));
                 }
             }
@@ -166,10 +166,10 @@ impl Run {
         } else {
             let _ = client.release(held).await;
         }
-        self.is_over(owner);
+        self.record_end(owner);
     }
 
-    fn was_answered(&self, started_at: Duration) {
+    fn record_answer(&self, started_at: Duration) {
         let answered = boottime();
         lock(&self.answered).push(answered);
         let time = answered - started_at;
@@ -187,11 +187,11 @@ impl Run {
         let mut longest = Duration::ZERO;
         let client = self.client.with_name("observer", 0);
         while !self.stop.load(Ordering::Relaxed) {
-            longest = longest.max(self.look(&client).await.0);
+            longest = longest.max(self.list_locks(&client).await.0);
             sleep(Duration::from_millis(10)).await;
         }
         loop {
-            let (left, held) = self.look(&client).await;
+            let (left, held) = self.list_locks(&client).await;
             longest = longest.max(left);
             if held == 0 {
                 return longest;
@@ -199,7 +199,7 @@ impl Run {
         }
     }
 
-    async fn look(&self, client: &Client) -> (Duration, usize) {
+    async fn list_locks(&self, client: &Client) -> (Duration, usize) {
         let (mut longest, mut held) = (Duration::ZERO, 0);
         for name in (0..LOCKS).map(lock_name) {
             let sent = boottime();
@@ -220,7 +220,7 @@ impl Run {
 }
 
 /// Returns two to six locks in random order.
-fn some_locks() -> Vec<usize> {
+fn random_locks() -> Vec<usize> {
     let mut rng = rand::thread_rng();
     let mut locks: Vec<_> = (0..LOCKS).collect();
     locks.shuffle(&mut rng);
@@ -265,7 +265,7 @@ async fn no_deadlock_and_no_partial_hold_under_kills() {
     let mut faults = Vec::new();
     let errors = || run.client.counters.transport_errors.load(Ordering::Relaxed);
     for kill in 0.. {
-        sleep(CALM).await;
+        sleep(QUIET_PERIOD).await;
         let (from, before) = (boottime(), errors());
         run.one_dies.store(true, Ordering::Relaxed);
         run.abandons.store(true, Ordering::Relaxed);

@@ -23,12 +23,12 @@ use serde_json::Value;
 const LOCK: &str = "invoices";
 const ACQUIRE: &str = "leasehold.v1.LockService/Hold Acquire";
 const PANEL: &str = "Lost leases by reason";
-const LINE: &str = "a lease has lost its lock";
-const WHY: &str = "no renewal reached the store in time";
+const LOSS_MESSAGE: &str = "a lease has lost its lock";
+const LOSS_DETAIL: &str = "no renewal reached the store in time";
 const TTL: Duration = Duration::from_secs(3);
 
 /// A fixture of one broker with logs, traces and metrics.
-struct Site {
+struct Fixture {
     collector: Collector,
     deployment: Deployment,
     prometheus: Prometheus,
@@ -36,7 +36,7 @@ struct Site {
     client: Client,
 }
 
-impl Site {
+impl Fixture {
     async fn start() -> Self {
         let (collector, redis) = (Collector::start().await, RedisServer::start().await);
         let mut options = collector.options(redis.url(), "1");
@@ -73,7 +73,7 @@ impl Site {
 
     /// Pauses a holder until another caller has acquired the lock. Returns the result of the
     /// holder.
-    async fn loses(&self) -> CommandOutput {
+    async fn lose_lock(&self) -> CommandOutput {
         let run = |owner: &str, command: &[&str]| {
             let mut args = Self::args(owner);
             args.extend(command.iter().map(|word| (*word).to_owned()));
@@ -121,7 +121,11 @@ impl Site {
     }
 
     /// Waits for a span with this name that satisfies the condition.
-    async fn span(&self, name: &str, is_it: impl Fn(&ReceivedSpan) -> bool) -> ReceivedSpan {
+    async fn wait_for_span(
+        &self,
+        name: &str,
+        is_it: impl Fn(&ReceivedSpan) -> bool,
+    ) -> ReceivedSpan {
         let is_it = |span: &ReceivedSpan| span.name == name && is_it(span);
         self.collector.span(name, is_it).await
     }
@@ -129,8 +133,8 @@ impl Site {
 
 #[tokio::test]
 async fn each_report_names_the_reason_of_a_lost_lock() {
-    let fixture = Site::start().await;
-    let loser = fixture.loses().await;
+    let fixture = Fixture::start().await;
+    let loser = fixture.lose_lock().await;
     print_figures(&format!(
         "lost_lock: the program: exit {:?}: {}",
         loser.code,
@@ -152,13 +156,13 @@ async fn each_report_names_the_reason_of_a_lost_lock() {
     let log = broker.log();
     let line = log
         .lines()
-        .find(|line| line.contains(LINE))
+        .find(|line| line.contains(LOSS_MESSAGE))
         .expect("a line of the log");
     print_figures(&format!("lost_lock: the log: {line}"));
     let line: Value = serde_json::from_str(line).expect("JSON");
     let fields = &line["fields"];
     for (key, value) in [
-        ("why", WHY),
+        ("why", LOSS_DETAIL),
         ("lock", LOCK),
         ("owner", "worker-1"),
         ("reason", "expired"),
@@ -170,11 +174,11 @@ async fn each_report_names_the_reason_of_a_lost_lock() {
 
     let lease_id = fields["lease_id"].as_str().expect("a lease");
     let of_lease = |span: &ReceivedSpan| span.attribute("leasehold.lease_id") == lease_id;
-    let taken = fixture.span(ACQUIRE, of_lease).await;
+    let taken = fixture.wait_for_span(ACQUIRE, of_lease).await;
     assert_eq!(line["trace_id"], taken.trace, "the log leads to the trace");
-    let lost = fixture.span("lease.lost", of_lease).await;
+    let lost = fixture.wait_for_span("lease.lost", of_lease).await;
     let waited = fixture
-        .span("queue.wait", |span| span.links.contains(&taken.ids()))
+        .wait_for_span("queue.wait", |span| span.links.contains(&taken.ids()))
         .await;
     for span in [&taken, &lost, &waited] {
         print_figures(&format!(
@@ -188,7 +192,10 @@ async fn each_report_names_the_reason_of_a_lost_lock() {
         ));
     }
     assert_eq!(lost.attribute("leasehold.reason"), "expired");
-    assert_eq!((lost.is_error, lost.status_message.as_str()), (true, WHY));
+    assert_eq!(
+        (lost.is_error, lost.status_message.as_str()),
+        (true, LOSS_DETAIL)
+    );
     assert_eq!(lost.links, [taken.ids()]);
     assert_eq!(waited.attribute("leasehold.outcome"), "granted");
 
@@ -196,15 +203,18 @@ async fn each_report_names_the_reason_of_a_lost_lock() {
         .get(&format!("/lock?name={LOCK}"))
         .await;
     let (_, ends) = page.body.split_once("Lease history").expect("a part of it");
-    let mut rows = ends.split("<tr").map(shown);
+    let mut rows = ends.split("<tr").map(cell_texts);
     let row = rows.find(|row| row.contains("worker-1"));
     let row = row.expect("the end of worker-1's lease");
     print_figures(&format!("lost_lock: the page: {row}"));
-    assert!(row.contains("expired") && row.contains(WHY), "{row}");
+    assert!(
+        row.contains("expired") && row.contains(LOSS_DETAIL),
+        "{row}"
+    );
 }
 
 /// Returns the texts of a row's cells, as a browser displays them.
-fn shown(row: &str) -> String {
+fn cell_texts(row: &str) -> String {
     let texts = row.split('<').filter_map(|part| part.split_once('>'));
     let texts = texts.map(|(_, text)| text.trim());
     let texts: Vec<_> = texts.filter(|text| !text.is_empty()).collect();

@@ -29,13 +29,13 @@ const LOCK: &str = "a-lock";
 const TTL: Duration = Duration::from_secs(60);
 const WAIT: Duration = Duration::from_secs(60);
 /// Time limit far below the 60 s after which the store frees an unreleased lock.
-const SOON: Duration = Duration::from_secs(10);
+const TIME_LIMIT: Duration = Duration::from_secs(10);
 
-fn now(lock: &str) -> AcquireCall {
+fn immediate_call(lock: &str) -> AcquireCall {
     AcquireCall::new(lock, TTL, Duration::ZERO)
 }
 
-fn in_line() -> AcquireCall {
+fn waiting_call() -> AcquireCall {
     AcquireCall::new(LOCK, TTL, WAIT)
 }
 
@@ -53,7 +53,10 @@ async fn holder(client: &Client, at: usize) -> Option<i64> {
 async fn a_wait_that_timed_out_has_left_the_line() {
     let deployment = Deployment::start(1).await;
     let client = Client::new("worker-1", &deployment.addrs(), 0);
-    let held = client.acquire_at(0, &now(LOCK)).await.expect("it is free");
+    let held = client
+        .acquire_at(0, &immediate_call(LOCK))
+        .await
+        .expect("it is free");
     let short = AcquireCall::new(LOCK, TTL, Duration::from_millis(300));
     let status = client.acquire_at(0, &short).await.expect_err("it is held");
     assert_eq!(error_reason(&status), Some(ErrorReason::WaitTimeout));
@@ -75,7 +78,7 @@ async fn locks_granted_to_callers_that_are_gone_are_released() {
     let before = proxy.requests();
     let calls = locks
         .iter()
-        .map(|lock| client.start_acquire_at(0, &now(lock)));
+        .map(|lock| client.start_acquire_at(0, &immediate_call(lock)));
     let calls: Vec<_> = calls.collect();
     proxy.wait_for_requests(before + CALLERS).await;
     wait_until_read(deployment.addrs()[0]).await;
@@ -91,7 +94,7 @@ async fn locks_granted_to_callers_that_are_gone_are_released() {
     let resumed_at = boottime();
     while look().await.iter().any(Result::is_ok) {
         assert!(
-            boottime() < resumed_at + SOON,
+            boottime() < resumed_at + TIME_LIMIT,
             "locks that no caller knows of"
         );
     }
@@ -113,7 +116,7 @@ async fn a_lock_granted_after_the_broker_abandoned_the_call_is_released() {
             let is_free = |status: Status| status.code() == Code::NotFound;
             while !client.get_lock_at(0, &lock).await.is_err_and(is_free) {
                 assert!(
-                    boottime() < answered_at + SOON,
+                    boottime() < answered_at + TIME_LIMIT,
                     "a lock that no caller knows of"
                 );
             }
@@ -136,7 +139,7 @@ async fn granted_too_late(deployment: &Deployment, client: &Client, lock: &str) 
     let mut raw = deployment.redis.connect().await;
     let redis = deployment.redis.process();
     redis.pause().await;
-    let call = client.start_acquire_at(0, &now(lock));
+    let call = client.start_acquire_at(0, &immediate_call(lock));
     wait_until_read(deployment.addrs()[0]).await;
     // Redis reads the acquire and this command together, and sends the replies after both.
     let busy = ["EVAL", BUSY, "1", &key];
@@ -165,7 +168,7 @@ async fn the_next_waiter_is_granted_a_vanished_holders_lock_at_its_expiry() {
     let short = AcquireCall::new(LOCK, SHORT, Duration::ZERO);
     let held = client.acquire_at(0, &short).await.expect("it is free");
     let next = client
-        .start_acquire_at(1, &in_line())
+        .start_acquire_at(1, &waiting_call())
         .await
         .expect("no panic");
     let next = next.expect("its turn");
@@ -196,16 +199,19 @@ async fn waiters_whose_queue_was_lost_are_queued_again() {
     }
     let deployment = Deployment::start_on(redis, &options, 2).await;
     let client = Client::new("worker-1", &deployment.addrs(), 0);
-    client.acquire_at(0, &now(LOCK)).await.expect("it is free");
+    client
+        .acquire_at(0, &immediate_call(LOCK))
+        .await
+        .expect("it is free");
     let waiters = [
-        client.start_acquire_at(0, &in_line()),
-        client.start_acquire_at(1, &in_line()),
+        client.start_acquire_at(0, &waiting_call()),
+        client.start_acquire_at(1, &waiting_call()),
     ];
     client.wait_for_queue_length_at(0, LOCK, 2).await;
     let mut raw = deployment.redis.connect().await;
     raw.must(&["FLUSHALL"]).await;
     for waiter in waiters {
-        let granted = timeout(2 * SOON, waiter).await.expect("in time");
+        let granted = timeout(2 * TIME_LIMIT, waiter).await.expect("in time");
         granted.expect("no panic").expect("its turn");
     }
 }
@@ -214,14 +220,17 @@ async fn waiters_whose_queue_was_lost_are_queued_again() {
 async fn a_hand_off_that_lapsed_is_not_announced() {
     let deployment = Deployment::start(2).await;
     let client = Client::new("worker-1", &deployment.addrs(), 0);
-    let first = client.acquire_at(0, &now(LOCK)).await.expect("it is free");
+    let first = client
+        .acquire_at(0, &immediate_call(LOCK))
+        .await
+        .expect("it is free");
     // This caller does not detect that its broker is stopped.
     let patient = Endpoint::from_shared(format!("http://{}", deployment.addrs()[1]));
     let mut patient = LockServiceClient::new(patient.expect("an address").connect_lazy());
-    let call = client.acquire_request(&in_line());
+    let call = client.acquire_request(&waiting_call());
     let mut stalled = tokio::spawn(async move { patient.acquire(call).await });
     client.wait_for_queue_length_at(0, LOCK, 1).await;
-    let behind = client.start_acquire_at(0, &in_line());
+    let behind = client.start_acquire_at(0, &waiting_call());
     client.wait_for_queue_length_at(0, LOCK, 2).await;
     wait_until_read(deployment.addrs()[1]).await;
     let broker = deployment.brokers[1].process();

@@ -19,7 +19,7 @@ const OTHERS: usize = 30;
 /// Maximum number of leases of a stream.
 const EACH: usize = 1_000;
 const TTL: Duration = Duration::from_secs(60);
-const GIVE_UP: Duration = Duration::from_secs(240);
+const TEST_TIMEOUT: Duration = Duration::from_secs(240);
 
 /// Runs alone: it measures 90,000 attachments within the validity of their leases.
 #[tokio::test(flavor = "multi_thread")]
@@ -28,7 +28,7 @@ async fn the_leases_of_a_broker_that_dies_all_come_to_another() {
     let addrs = deployment.addrs();
     let mut held = Vec::new();
     for index in 0..STREAMS {
-        held.push(taken(addrs[0], index).await);
+        held.push(acquire_leases(addrs[0], index).await);
     }
     deployment.brokers[0].kill().await;
 
@@ -37,7 +37,7 @@ async fn the_leases_of_a_broker_that_dies_all_come_to_another() {
     for (_broken, leases) in held {
         crowd.spawn(attached(addrs[1], leases));
     }
-    let all = timeout(GIVE_UP, crowd.join_all()).await;
+    let all = timeout(TEST_TIMEOUT, crowd.join_all()).await;
     let all: usize = all.expect("all are answered").into_iter().sum();
     print_figures(&format!(
         "hold_crowd: leases={all} all_attached_and_renewed_after={}ms",
@@ -58,13 +58,13 @@ async fn a_client_is_not_served_after_all_leases_of_other_streams() {
 
     let mut others = Vec::new();
     for index in 0..OTHERS {
-        others.push(taken(broker, index).await);
+        others.push(acquire_leases(broker, index).await);
     }
 
     let renewed = watch::Sender::new(0);
     let mut crowd = JoinSet::new();
     for (stream, _) in others {
-        crowd.spawn(beaten(stream, renewed.clone()));
+        crowd.spawn(send_heartbeats(stream, renewed.clone()));
     }
     // At this point the broker has read the heartbeats of all other streams.
     let all = OTHERS * EACH;
@@ -90,7 +90,7 @@ async fn a_client_is_not_served_after_all_leases_of_other_streams() {
 }
 
 /// Sends a heartbeat and counts the leases that the heartbeat renews.
-async fn beaten(mut stream: StreamClient, renewed: watch::Sender<usize>) {
+async fn send_heartbeats(mut stream: StreamClient, renewed: watch::Sender<usize>) {
     let beat = stream.heartbeat().await;
     let mut remaining = EACH;
     while remaining > 0 {
@@ -100,7 +100,7 @@ async fn beaten(mut stream: StreamClient, renewed: watch::Sender<usize>) {
     }
 }
 
-async fn taken(broker: SocketAddr, index: usize) -> (StreamClient, Vec<Lease>) {
+async fn acquire_leases(broker: SocketAddr, index: usize) -> (StreamClient, Vec<Lease>) {
     let mut stream = StreamClient::open(broker).await;
     for lock in 0..EACH {
         let call = AcquireCall::new(&format!("lock-{index}-{lock}"), TTL, Duration::ZERO);

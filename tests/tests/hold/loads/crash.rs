@@ -26,10 +26,10 @@ const TTL: Duration = Duration::from_secs(10);
 const EXPIRY: Duration = Duration::from_millis(12_250);
 const CLIENTS: usize = 20;
 const BACK_WITHIN: Duration = Duration::from_secs(3);
-const GIVE_UP: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-const LINES: usize = 4;
-const IN_LINE: usize = 50;
+const QUEUES: usize = 4;
+const WAITERS: usize = 50;
 const WAITING_CLIENTS: usize = 10;
 /// Time for which the holders continue to work after the crash.
 const WORK: Duration = Duration::from_secs(3);
@@ -44,16 +44,18 @@ async fn no_lease_is_lost_with_its_broker() {
     let takes = holders
         .iter()
         .enumerate()
-        .map(|(index, holder)| take(holder, index, each));
+        .map(|(index, holder)| acquire_leases(holder, index, each));
     let kept = join_all(takes).await;
     let acknowledged = kept.iter().flatten().map(acknowledged);
-    let acknowledged = timeout(GIVE_UP, join_all(acknowledged)).await;
+    let acknowledged = timeout(TEST_TIMEOUT, join_all(acknowledged)).await;
     acknowledged.expect("every lease is renewed");
 
     let killed_at = kill(&mut deployment).await;
     let moved: Vec<_> = kept.iter().step_by(2).flatten().collect();
-    let back = moved.iter().map(|kept| back(kept, killed_at));
-    let back = timeout(GIVE_UP, join_all(back)).await;
+    let back = moved
+        .iter()
+        .map(|kept| time_until_attached(kept, killed_at));
+    let back = timeout(TEST_TIMEOUT, join_all(back)).await;
     let mut back = back.expect("every lease is attached again, or over");
     back.sort();
     // By this time the store has expired all leases that were not renewed after the crash.
@@ -90,8 +92,8 @@ async fn lines_keep_their_order_when_a_broker_dies() {
     let mut deployment = Deployment::start(2).await;
     let addrs = deployment.addrs();
     let owner = SessionClient::start("holder", &addrs, 1);
-    let held = join_all((0..LINES).map(|line| {
-        let call = AcquireCall::new(&line_name(line), TTL, Duration::ZERO);
+    let held = join_all((0..QUEUES).map(|line| {
+        let call = AcquireCall::new(&queue_name(line), TTL, Duration::ZERO);
         let owner = &owner;
         async move { owner.acquire(&call).await.expect("it is free") }
     }))
@@ -99,19 +101,19 @@ async fn lines_keep_their_order_when_a_broker_dies() {
     let client = |index| SessionClient::start(&format!("waiter-{index}"), &addrs, index);
     let waiters: Vec<_> = (0..WAITING_CLIENTS).map(client).map(Arc::new).collect();
     let observer = Client::new("observer", &addrs[1..], 0);
-    let mut lines: Vec<Vec<_>> = (0..LINES).map(|_| Vec::new()).collect();
-    for place in 0..IN_LINE {
-        for (line, in_line) in lines.iter_mut().enumerate() {
+    let mut lines: Vec<Vec<_>> = (0..QUEUES).map(|_| Vec::new()).collect();
+    for place in 0..WAITERS {
+        for (line, queue) in lines.iter_mut().enumerate() {
             let waiter = Arc::clone(&waiters[(place + line) % WAITING_CLIENTS]);
-            let call = AcquireCall::new(&line_name(line), TTL, GIVE_UP);
+            let call = AcquireCall::new(&queue_name(line), TTL, TEST_TIMEOUT);
             let turn = tokio::spawn(async move {
                 let kept = waiter.acquire(&call).await.expect("its turn");
                 let end = waiter.release(&kept).await;
                 (kept.token(), end)
             });
-            in_line.push(AbortOnDropHandle::new(turn));
+            queue.push(AbortOnDropHandle::new(turn));
             observer
-                .wait_for_queue_length_at(0, &line_name(line), place + 1)
+                .wait_for_queue_length_at(0, &queue_name(line), place + 1)
                 .await;
         }
     }
@@ -120,13 +122,13 @@ async fn lines_keep_their_order_when_a_broker_dies() {
         .iter()
         .step_by(2)
         .map(|waiter| waiter.wait_for_opened_streams(2));
-    let returned = timeout(GIVE_UP, join_all(returned)).await;
+    let returned = timeout(TEST_TIMEOUT, join_all(returned)).await;
     returned.expect("every client of the dead broker is back");
     let back = boottime() - killed_at;
     sleep((killed_at + WORK).saturating_sub(boottime())).await;
-    for line in 0..LINES {
+    for line in 0..QUEUES {
         observer
-            .wait_for_queue_length_at(0, &line_name(line), IN_LINE)
+            .wait_for_queue_length_at(0, &queue_name(line), WAITERS)
             .await;
     }
     for kept in &held {
@@ -134,20 +136,20 @@ async fn lines_keep_their_order_when_a_broker_dies() {
     }
     let mut inversions = 0;
     for (held, line) in held.iter().zip(lines) {
-        let turns = timeout(GIVE_UP, join_all(line)).await;
+        let turns = timeout(TEST_TIMEOUT, join_all(line)).await;
         let turns = turns.expect("everybody in line gets a turn");
         let turns = turns.into_iter().map(|turn| turn.expect("no panic"));
         let (tokens, ends): (Vec<_>, Vec<_>) = turns.unzip();
         assert_eq!(
             ends,
-            [LeaseEnd::Released; IN_LINE],
+            [LeaseEnd::Released; WAITERS],
             "each gave its lock back"
         );
         assert!(held.token() < tokens[0]);
         inversions += tokens.windows(2).filter(|two| two[0] >= two[1]).count();
     }
     print_figures(&format!(
-        "hold_crash: lines={LINES} in_line={IN_LINE} clients_back={}ms inversions={inversions} \
+        "hold_crash: lines={QUEUES} in_line={WAITERS} clients_back={}ms inversions={inversions} \
          all_served={}ms after the release",
         back.as_millis(),
         (boottime() - killed_at - WORK).as_millis()
@@ -155,7 +157,7 @@ async fn lines_keep_their_order_when_a_broker_dies() {
     assert_eq!(inversions, 0, "grants out of the order of joining");
 }
 
-fn line_name(line: usize) -> String {
+fn queue_name(line: usize) -> String {
     format!("line-{line}")
 }
 
@@ -169,7 +171,7 @@ async fn kill(deployment: &mut Deployment) -> Duration {
     killed_at
 }
 
-async fn take(holder: &SessionClient, client: usize, leases: usize) -> Vec<SessionLease> {
+async fn acquire_leases(holder: &SessionClient, client: usize, leases: usize) -> Vec<SessionLease> {
     let takes = (0..leases).map(|index| async move {
         let call = AcquireCall::new(&format!("lock-{client}-{index}"), TTL, Duration::ZERO);
         holder.acquire(&call).await.expect("it is free")
@@ -184,7 +186,7 @@ async fn acknowledged(kept: &SessionLease) {
 
 /// Returns the time from the crash until the lease was attached again, or until it ended if that
 /// happened first.
-async fn back(kept: &SessionLease, killed_at: Duration) -> Duration {
+async fn time_until_attached(kept: &SessionLease, killed_at: Duration) -> Duration {
     let is_settled = |at: Option<Duration>| at.is_some_and(|at| at > killed_at);
     let known = kept
         .wait_until(|known| is_settled(known.attached_at) || known.end.is_some())

@@ -42,22 +42,22 @@ const STOP_LIMIT: Duration = Duration::from_secs(45);
 const TTL: Duration = Duration::from_secs(1);
 const WAIT: Duration = Duration::from_secs(10);
 const WORK: Duration = Duration::from_millis(1);
-const OVERSTAY: Duration = Duration::from_secs(3);
+const HOLD_AFTER_LOSS: Duration = Duration::from_secs(3);
 const OVERSTAY_ONE_IN: u32 = 400;
 
 /// Active clients, each with a separate stream.
 #[derive(Debug)]
-struct Crowd(Vec<SessionClient>);
+struct ActiveClients(Vec<SessionClient>);
 
 /// Oracles that record each visit with two different ends.
-struct Seen {
+struct Oracles {
     /// Visits that end with the validity of the lease at the latest.
     careful: Oracle,
     /// Visits that last as long as the work, even after the lease has ended.
     careless: Oracle,
 }
 
-impl Crowd {
+impl ActiveClients {
     fn start(endpoints: &[SocketAddr]) -> Self {
         let client = |index| SessionClient::start(&format!("client-{index}"), endpoints, index);
         Self((0..CLIENTS).map(client).collect())
@@ -68,7 +68,7 @@ impl Crowd {
     }
 }
 
-impl LoadClients for Crowd {
+impl LoadClients for ActiveClients {
     fn transport_errors(&self) -> usize {
         self.count(SessionClient::broken_streams)
     }
@@ -79,11 +79,11 @@ async fn nobody_overlaps_on_streams_under_faults() {
     let mut deployment = Deployment::start(BROKERS).await;
     let proxies = Http2Proxy::start_many(deployment.brokers.iter().map(BrokerProcess::addr)).await;
     let endpoints: Vec<_> = proxies.iter().map(Http2Proxy::addr).collect();
-    let seen = Seen {
+    let seen = Oracles {
         careful: Oracle::new(LOCKS),
         careless: Oracle::new(LOCKS),
     };
-    let crowd = Crowd::start(&endpoints);
+    let crowd = ActiveClients::start(&endpoints);
     let stop = CancellationToken::new();
     let clients = crowd
         .0
@@ -161,7 +161,7 @@ async fn the_oracle_detects_overlaps_without_locks() {
 
 async fn take_locks(
     holder: &SessionClient,
-    seen: &Seen,
+    seen: &Oracles,
     stop: &CancellationToken,
 ) -> Vec<CallRecord> {
     let mut calls = Vec::new();
@@ -186,7 +186,7 @@ async fn take_locks(
     calls
 }
 
-async fn visit(holder: &SessionClient, seen: &Seen, lock: usize, session_lease: &SessionLease) {
+async fn visit(holder: &SessionClient, seen: &Oracles, lock: usize, session_lease: &SessionLease) {
     static VISITS: AtomicU64 = AtomicU64::new(1);
     if !session_lease.is_trusted() {
         return;
@@ -198,9 +198,9 @@ async fn visit(holder: &SessionClient, seen: &Seen, lock: usize, session_lease: 
         // Most of these clients are paused as a whole. They send no heartbeats, so their leases
         // expire.
         if rand::thread_rng().gen_ratio(3, 4) {
-            holder.stall(OVERSTAY);
+            holder.stall(HOLD_AFTER_LOSS);
         }
-        sleep(OVERSTAY).await;
+        sleep(HOLD_AFTER_LOSS).await;
     } else {
         sleep(WORK).await;
     }

@@ -23,15 +23,15 @@ use tokio_util::sync::CancellationToken;
 
 const TTL: Duration = Duration::from_secs(2);
 const WAIT: Duration = Duration::from_secs(60);
-const BEAT: Duration = Duration::from_millis(500);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
 /// Maximum delay of a grant.
-const SOON: Duration = Duration::from_millis(200);
+const TIME_LIMIT: Duration = Duration::from_millis(200);
 /// Number of processes at the same time.
 const ROUND: usize = 10;
 
 /// A killed holder, and the later state of its lock.
 #[derive(Debug)]
-struct Kill {
+struct KilledHolder {
     /// Time before the signal.
     at: Duration,
     /// Expiry of the lock that was read before the signal.
@@ -50,7 +50,7 @@ async fn the_next_waiter_is_granted_a_killed_holders_lock_at_its_expiry() {
         .iter()
         .filter(|k| k.granted < k.looks.last_expiry().earliest);
     let early = early.count();
-    let late = |kill: &Kill| kill.looks.delay_of(kill.granted);
+    let late = |kill: &KilledHolder| kill.looks.delay_of(kill.granted);
     let after_kill = kills.iter().map(|k| k.granted - k.at).max();
     let renewed_late = kills.iter().filter(|k| k.looks.expiries.len() > 1).count();
     print_figures(&format!(
@@ -71,28 +71,28 @@ async fn the_next_waiter_is_granted_a_killed_holders_lock_at_its_expiry() {
             "granted late: {kill:#?}"
         );
         let end = kill.looks.last_expiry().earliest;
-        assert!(end <= kill.at + store_expiry(TTL) + SOON, "{kill:#?}");
+        assert!(end <= kill.at + store_expiry(TTL) + TIME_LIMIT, "{kill:#?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_next_waiter_is_granted_a_killed_holders_lock_at_once_without_disconnect_grace() {
     let kills = kill_all("at-once", Some(Duration::ZERO)).await;
-    let after = |kill: &Kill| kill.granted - kill.at;
+    let after = |kill: &KilledHolder| kill.granted - kill.at;
     print_figures(&format!(
         "hold_kill: disconnect_grace=0 kills={} ttl=2000ms granted_after_kill: {}",
         kills.len(),
         format_spread(kills.iter().map(after).collect())
     ));
     for kill in &kills {
-        assert!(after(kill) <= SOON, "granted late: {kill:#?}");
+        assert!(after(kill) <= TIME_LIMIT, "granted late: {kill:#?}");
     }
 }
 
-async fn kill_all(name: &str, disconnect_grace: Option<Duration>) -> Vec<Kill> {
+async fn kill_all(name: &str, disconnect_grace: Option<Duration>) -> Vec<KilledHolder> {
     let deployment = Deployment::start(2).await;
     let total = scaled_count(200, 20);
-    let mut kills: Vec<Kill> = Vec::new();
+    let mut kills: Vec<KilledHolder> = Vec::new();
     while kills.len() < total {
         let from = kills.len();
         let round = (from..total.min(from + ROUND)).map(async |index| {
@@ -134,11 +134,11 @@ async fn kill(
     lock: &str,
     index: usize,
     (mut process, _dir): (TestProcess, TempDir),
-) -> Kill {
+) -> KilledHolder {
     let addrs = deployment.addrs();
     let client = Client::new("observer", &addrs, 0);
     let mut waiter = StreamClient::open(addrs[index % 2]).await;
-    waiter.start_heartbeats(BEAT);
+    waiter.start_heartbeats(HEARTBEAT_INTERVAL);
     let call = waiter.acquire(&AcquireCall::new(lock, TTL, WAIT), 1).await;
     client.wait_for_queue_length_at(1, lock, 1).await;
     let phase = TTL.mul_f64(rand::thread_rng().gen_range(0.0..1.0));
@@ -158,7 +158,7 @@ async fn kill(
         .expiries
         .retain(|seen| seen.lease_id != lease.lease_id);
     let token = lease.grants[0].fencing_token;
-    Kill {
+    KilledHolder {
         at,
         holder,
         looks,

@@ -23,12 +23,12 @@ use tokio_util::sync::CancellationToken;
 
 const TTL: Duration = Duration::from_secs(2);
 const WAIT: Duration = Duration::from_secs(60);
-const BEAT: Duration = Duration::from_millis(200);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum delay of a grant or of a message.
-const SOON: Duration = Duration::from_millis(200);
+const TIME_LIMIT: Duration = Duration::from_millis(200);
 
 /// A lease of two locks that is about to lose the first lock. The second lock has a waiter.
-struct Pair<'a> {
+struct TwoLockLease<'a> {
     deployment: &'a Deployment,
     client: Client,
     holder: StreamClient,
@@ -51,12 +51,12 @@ fn names(index: usize) -> [String; 2] {
     ["lost", "other"].map(|name| format!("{name}-{index}"))
 }
 
-impl<'a> Pair<'a> {
+impl<'a> TwoLockLease<'a> {
     async fn take(deployment: &'a Deployment, index: usize) -> Self {
         let addrs = deployment.addrs();
         let client = Client::new("observer", &addrs, 0);
         let mut holder = StreamClient::open(addrs[0]).await;
-        holder.start_heartbeats(BEAT);
+        holder.start_heartbeats(HEARTBEAT_INTERVAL);
         let [lost, other] = names(index);
         let both = AcquireCall::new("", TTL, Duration::ZERO);
         let call = holder.acquire_all(&[&lost, &other], &both).await;
@@ -66,7 +66,7 @@ impl<'a> Pair<'a> {
             .expect("the stream lives")
             .lease;
         let mut waiter = StreamClient::open(addrs[index % 2]).await;
-        waiter.start_heartbeats(BEAT);
+        waiter.start_heartbeats(HEARTBEAT_INTERVAL);
         let wait = AcquireCall::new(&other, TTL, WAIT);
         let call = waiter.acquire(&wait, 1).await;
         client.wait_for_queue_length_at(1, &other, 1).await;
@@ -135,18 +135,18 @@ impl<'a> Pair<'a> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_other_locks_of_a_lease_that_lost_a_record_expire() {
-    run_out("record_deleted", &["DEL"]).await;
+    run_loss("record_deleted", &["DEL"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_other_locks_of_a_lease_that_lost_a_holder_expire() {
-    run_out("holder_deleted", &["HDEL", "h:1"]).await;
+    run_loss("holder_deleted", &["HDEL", "h:1"]).await;
 }
 
-async fn run_out(name: &str, forget: &[&str]) {
+async fn run_loss(name: &str, forget: &[&str]) {
     let deployment = Deployment::start(2).await;
     let losses = (0..scaled_count(20, 5)).map(async |index| {
-        let mut pair = Pair::take(&deployment, index).await;
+        let mut pair = TwoLockLease::take(&deployment, index).await;
         let told_after = pair.lose(index, forget).await;
         pair.follow(index, told_after).await
     });
@@ -164,7 +164,10 @@ async fn run_out(name: &str, forget: &[&str]) {
     ));
     assert_eq!(early, 0, "granted before its time was over: {losses:#?}");
     for loss in &losses {
-        assert!(loss.told_after <= BEAT + SOON, "notified late: {loss:#?}");
+        assert!(
+            loss.told_after <= HEARTBEAT_INTERVAL + TIME_LIMIT,
+            "notified late: {loss:#?}"
+        );
         assert_eq!(
             loss.looks.expiries.len(),
             1,
@@ -185,7 +188,7 @@ async fn run_out(name: &str, forget: &[&str]) {
 async fn releasing_a_lease_that_lost_one_lock_releases_its_other_locks() {
     let deployment = Deployment::start(2).await;
     let after = (0..scaled_count(20, 5)).map(async |index| {
-        let mut pair = Pair::take(&deployment, index).await;
+        let mut pair = TwoLockLease::take(&deployment, index).await;
         let told_after = pair.lose(index, &["DEL"]).await;
         let held = HeldLease {
             lease: pair.lease.clone(),
@@ -203,7 +206,7 @@ async fn releasing_a_lease_that_lost_one_lock_releases_its_other_locks() {
         after.len(),
         format_spread(after.clone())
     ));
-    assert!(after.iter().all(|after| *after <= SOON), "{after:?}");
+    assert!(after.iter().all(|after| *after <= TIME_LIMIT), "{after:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -38,7 +38,7 @@ fn name(lock: usize) -> String {
     format!("lock-{lock}")
 }
 
-fn in_line(lock: usize) -> AcquireCall {
+fn waiting_call(lock: usize) -> AcquireCall {
     AcquireCall::new(&name(lock), TTL, WAIT)
 }
 
@@ -63,7 +63,7 @@ async fn wait(
     behind: usize,
 ) -> (GrantRecorder, Vec<AcquireCall>) {
     let mut waiter = GrantRecorder::start(stream, observer);
-    let calls: Vec<_> = locks.iter().map(|lock| in_line(*lock)).collect();
+    let calls: Vec<_> = locks.iter().map(|lock| waiting_call(*lock)).collect();
     for (lock, call) in locks.iter().zip(&calls) {
         waiter.acquire(*lock, call, 1).await;
     }
@@ -82,7 +82,7 @@ async fn is_silent(broker: &BrokerProcess) {
 }
 
 /// Checks and reports a run, given its name and figures, its number of locks and all participants.
-async fn judge(figure: &str, locks: usize, all: Vec<GrantRecorder>) {
+async fn assert_run(figure: &str, locks: usize, all: Vec<GrantRecorder>) {
     let [oracle, naive] = [Oracle::new(locks), Oracle::new(locks)];
     let (mut all_slack, mut stale) = (Vec::new(), 0);
     for turns in all {
@@ -176,7 +176,7 @@ async fn a_hand_off_to_a_stopped_broker_is_trusted_by_one_client_only() {
         expired.len(),
         back_after.as_millis()
     );
-    judge(&figure, total, vec![first, waiter, follower]).await;
+    assert_run(&figure, total, vec![first, waiter, follower]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -228,7 +228,7 @@ async fn a_waiter_whose_broker_dies_before_its_claim_keeps_its_place() {
         "killed all_granted_after_stop={}ms",
         granted_after.as_millis()
     );
-    judge(&figure, total, vec![first, again, follower]).await;
+    assert_run(&figure, total, vec![first, again, follower]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -290,5 +290,5 @@ async fn a_hand_off_whose_message_was_lost_is_found_by_touch() {
         assert!(entered > restored, "notified by the message after all");
     }
     assert!(lost.iter().min() > normal.iter().max(), "{figure}");
-    judge(&figure, all.len(), vec![first, waiter]).await;
+    assert_run(&figure, all.len(), vec![first, waiter]).await;
 }

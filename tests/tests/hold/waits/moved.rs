@@ -24,20 +24,20 @@ use leasehold_tests::{
 use tokio::time::{sleep, timeout};
 
 const TTL: Duration = Duration::from_secs(20);
-const BEAT: Duration = Duration::from_secs(1);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 const STOPPED: Duration = Duration::from_secs(10);
 const NO_ANSWER: Duration = Duration::from_millis(500);
 /// Maximum time for which a lock is held after a break with a disconnect grace of zero.
-const SOON: Duration = Duration::from_millis(200);
+const TIME_LIMIT: Duration = Duration::from_millis(200);
 /// Number of attachments in all tests together. Each test makes a quarter of them.
 const MOVES: usize = 200;
 
-fn now(lock: &str) -> AcquireCall {
+fn immediate_call(lock: &str) -> AcquireCall {
     AcquireCall::new(lock, TTL, Duration::ZERO)
 }
 
 /// A lease and its current stream.
-struct Mover {
+struct MovingLease {
     client: Client,
     deployment: Deployment,
     lease: Lease,
@@ -45,13 +45,13 @@ struct Mover {
     stream: StreamClient,
 }
 
-impl Mover {
+impl MovingLease {
     async fn start(disconnect_grace: Option<Duration>) -> Self {
         let deployment = Deployment::start(2).await;
         let addrs = deployment.addrs();
         let client = Client::new("observer", &addrs, 0);
         let mut stream = StreamClient::open(addrs[0]).await;
-        let mut request = client.acquire_request(&now("a"));
+        let mut request = client.acquire_request(&immediate_call("a"));
         request.disconnect_grace = disconnect_grace.map(|g| g.try_into().expect("a short time"));
         let call = stream.send_acquire(request, 1).await;
         let granted = stream.wait_for_grant(call).await.expect("the stream lives");
@@ -66,7 +66,7 @@ impl Mover {
 
     /// Opens a stream at the other broker as the current stream. Returns the previous stream, which
     /// still has the lease and a renewal in flight.
-    async fn turn_to_other(&mut self) -> StreamClient {
+    async fn switch_broker(&mut self) -> StreamClient {
         self.stream.heartbeat().await;
         let other = usize::try_from(self.number % 2).expect("0 or 1");
         let new = StreamClient::open(self.deployment.addrs()[other]).await;
@@ -86,7 +86,7 @@ impl Mover {
 
     /// Asserts that the newest stream extends the lease, and that the other broker returns the same
     /// grant.
-    async fn lives(&mut self) {
+    async fn assert_renewed(&mut self) {
         let sequence = self.stream.heartbeat().await;
         let extended = acknowledged(&mut self.stream, sequence, 1).await;
         assert!(extended.contains(&self.lease.lease_id));
@@ -136,7 +136,7 @@ async fn message(stream: &mut StreamClient) -> Option<Response> {
 
 /// Waits until this number of leases has moved away. Fails on any other message except
 /// acknowledgements.
-async fn moved_away(stream: &mut StreamClient, leases: usize) -> HashSet<String> {
+async fn wait_for_moves(stream: &mut StreamClient, leases: usize) -> HashSet<String> {
     let mut moved = HashSet::new();
     while moved.len() < leases {
         let message = message(stream).await;
@@ -151,27 +151,27 @@ async fn moved_away(stream: &mut StreamClient, leases: usize) -> HashSet<String>
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_moves_when_its_stream_breaks() {
-    let mut mover = Mover::start(None).await;
+    let mut mover = MovingLease::start(None).await;
     let moves = scaled_count(MOVES / 4, 5);
     for _ in 0..moves {
-        let old = mover.turn_to_other().await;
+        let old = mover.switch_broker().await;
         drop(old);
         mover.attach().await;
-        mover.lives().await;
+        mover.assert_renewed().await;
     }
     print_figures(&format!("hold_moved: reset moves={moves} of {moves}"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn closing_a_stream_that_a_lease_has_left_frees_nothing() {
-    let mut mover = Mover::start(None).await;
+    let mut mover = MovingLease::start(None).await;
     let moves = scaled_count(MOVES / 4, 5);
     for index in 0..moves {
-        let mut old = mover.turn_to_other().await;
+        let mut old = mover.switch_broker().await;
         mover.attach().await;
         // In every other round the broker of the old stream may not have received the move yet.
         if index % 2 == 0 {
-            let moved = moved_away(&mut old, 1).await;
+            let moved = wait_for_moves(&mut old, 1).await;
             assert!(moved.contains(&mover.lease.lease_id));
         }
         for message in old.close_and_drain().await {
@@ -180,29 +180,32 @@ async fn closing_a_stream_that_a_lease_has_left_frees_nothing() {
             let is_ack = matches!(message, Response::Ack(_));
             assert!(is_ack || is_move, "{message:?}");
         }
-        mover.lives().await;
+        mover.assert_renewed().await;
     }
     print_figures(&format!("hold_moved: closed moves={moves} of {moves}"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_break_of_a_stream_that_a_lease_has_left_frees_nothing() {
-    let mut mover = Mover::start(Some(Duration::ZERO)).await;
+    let mut mover = MovingLease::start(Some(Duration::ZERO)).await;
     let moves = scaled_count(MOVES / 4, 5);
     for _ in 0..moves {
-        let old = mover.turn_to_other().await;
+        let old = mover.switch_broker().await;
         mover.attach().await;
         drop(old);
-        mover.lives().await;
+        mover.assert_renewed().await;
     }
     // The broker has processed the last break by this time.
-    sleep(BEAT).await;
-    mover.lives().await;
+    sleep(HEARTBEAT_INTERVAL).await;
+    mover.assert_renewed().await;
     // In contrast, a break of the lease's current stream frees the lock at once.
-    drop(mover.turn_to_other().await);
+    drop(mover.switch_broker().await);
     let broke_at = boottime();
     while read_expiry(&mover.client, 0, "a").await.is_some() {
-        assert!(boottime() < broke_at + SOON, "disconnect_grace is zero");
+        assert!(
+            boottime() < broke_at + TIME_LIMIT,
+            "disconnect_grace is zero"
+        );
     }
     let moves_and_break = format!("moves={moves} of {moves}, then a break freed it");
     print_figures(&format!("hold_moved: disconnect_grace=0 {moves_and_break}"));
@@ -214,10 +217,12 @@ async fn an_older_attachment_that_a_stopped_broker_reads_late_changes_nothing() 
     let addrs = deployment.addrs();
     let total = scaled_count(MOVES / 4, 5);
     let mut old = StreamClient::open_without_keepalive(addrs[0]).await;
-    old.start_heartbeats(BEAT);
+    old.start_heartbeats(HEARTBEAT_INTERVAL);
     let mut leases = Vec::new();
     for index in 0..total {
-        let call = old.acquire(&now(&format!("lock-{index}")), 1).await;
+        let call = old
+            .acquire(&immediate_call(&format!("lock-{index}")), 1)
+            .await;
         let granted = old.wait_for_grant(call).await.expect("the stream lives");
         leases.push(granted.lease.expect("a lease"));
     }
@@ -238,7 +243,7 @@ async fn an_older_attachment_that_a_stopped_broker_reads_late_changes_nothing() 
             "{message:?}"
         );
     }
-    new.start_heartbeats(BEAT);
+    new.start_heartbeats(HEARTBEAT_INTERVAL);
     let silence = timeout(NO_ANSWER, late.next_lease_message()).await;
     assert!(silence.is_err(), "a stopped broker answers: {silence:?}");
     sleep((stopped + STOPPED).saturating_sub(boottime())).await;
@@ -250,13 +255,13 @@ async fn an_older_attachment_that_a_stopped_broker_reads_late_changes_nothing() 
         };
         assert_eq!(refused.reason(), ErrorReason::StaleAttach, "{refused:?}");
     }
-    assert_eq!(moved_away(&mut old, total).await.len(), total);
-    live_on(&deployment, &mut new, &leases).await;
+    assert_eq!(wait_for_moves(&mut old, total).await.len(), total);
+    assert_all_renewed(&deployment, &mut new, &leases).await;
     for stream in [old, late] {
         let message = stream.close_and_drain().await;
         assert!(message.is_empty(), "nothing is left on it: {message:?}");
     }
-    live_on(&deployment, &mut new, &leases).await;
+    assert_all_renewed(&deployment, &mut new, &leases).await;
     print_figures(&format!(
         "hold_moved: stopped=10s moves={total} of {total} late_attachments_refused={total}"
     ));
@@ -279,7 +284,7 @@ async fn broken_streams_release_nothing_at_a_broker_that_has_not_received_the_mo
     let mut old = StreamClient::open(addrs[0]).await;
     let mut leases = Vec::new();
     for index in 0..total {
-        let call = now(&format!("lock-{index}")).with_disconnect_grace(0);
+        let call = immediate_call(&format!("lock-{index}")).with_disconnect_grace(0);
         let call = old.acquire(&call, 1).await;
         leases.push(old.expect_granted(call).await);
     }
@@ -295,20 +300,20 @@ async fn broken_streams_release_nothing_at_a_broker_that_has_not_received_the_mo
             "{message:?}"
         );
     }
-    new.start_heartbeats(BEAT);
+    new.start_heartbeats(HEARTBEAT_INTERVAL);
     drop(old);
     unblock(&mut raw).await;
     // The first broker is connected again and now processes what it could not process before.
     let first = Client::new("observer", &addrs[..1], 0);
     first.get_lock("lock-0").await.expect("it answers again");
-    sleep(BEAT).await;
-    live_on(&deployment, &mut new, &leases).await;
+    sleep(HEARTBEAT_INTERVAL).await;
+    assert_all_renewed(&deployment, &mut new, &leases).await;
     print_figures(&format!("hold_moved: unheard moves={total} freed=0"));
 }
 
 /// Asserts that a heartbeat sent from now on extends every lease, and that both brokers return it
 /// as held.
-async fn live_on(deployment: &Deployment, stream: &mut StreamClient, leases: &[Lease]) {
+async fn assert_all_renewed(deployment: &Deployment, stream: &mut StreamClient, leases: &[Lease]) {
     let asked_at = boottime();
     let client = Client::new("observer", &deployment.addrs(), 0);
     let mut extended = HashSet::new();

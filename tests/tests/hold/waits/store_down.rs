@@ -22,13 +22,13 @@ use tokio_util::task::AbortOnDropHandle;
 
 const BROKERS: usize = 2;
 const LEASES: usize = 100;
-const IN_LINE: usize = 20;
-const LINE: &str = "line";
+const WAITERS: usize = 20;
+const QUEUE: &str = "line";
 const TTL: Duration = Duration::from_secs(10);
 const SHORT: Duration = Duration::from_secs(2);
 /// TTL while scripts are flushed. A renewal may need several attempts on a busy machine.
 const FLUSHED: Duration = Duration::from_secs(5);
-const GIVE_UP: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 const NO_ANSWER: Duration = Duration::from_millis(200);
 const FLUSH_EVERY: Duration = Duration::from_millis(100);
 
@@ -42,9 +42,9 @@ const SMALL_QUARANTINE: &[(&str, &str)] = &[
 const QUARANTINE: Duration = Duration::from_millis(3_650);
 
 /// Streams at both brokers with leases, and a queue behind one of these leases.
-struct Scene {
+struct Fixture {
     /// Waiters, which are dropped first.
-    line: Vec<AbortOnDropHandle<Turn>>,
+    line: Vec<AbortOnDropHandle<WaiterGrant>>,
     holders: Vec<SessionClient>,
     session_lease: Vec<SessionLease>,
     owner: SessionLease,
@@ -53,7 +53,7 @@ struct Scene {
 }
 
 /// Token and time of the grant of one waiter.
-type Turn = (i64, Duration);
+type WaiterGrant = (i64, Duration);
 
 /// State of the leases after the store came back.
 #[derive(Debug, Default)]
@@ -89,7 +89,7 @@ async fn leases_that_expired_in_a_stopped_store_are_reported_as_expired() {
 }
 
 async fn stop(ttl: Duration, time: Duration) -> Outcome {
-    let fixture = Scene::set(ttl, &[]).await;
+    let fixture = Fixture::set(ttl, &[]).await;
     let redis = fixture.deployment.redis.process();
     let mut raw = fixture.deployment.redis.connect().await;
     redis.pause().await;
@@ -103,7 +103,7 @@ async fn stop(ttl: Duration, time: Duration) -> Outcome {
     let served_after = (boottime() - stopped_at - time).as_millis();
     print_figures(&format!(
         "hold_store_down: ttl={ttl:?} stopped={time:?} alive={} over={} settled_after={}ms \
-         in_line={IN_LINE} served_after={served_after}ms inversions={inversions}",
+         in_line={WAITERS} served_after={served_after}ms inversions={inversions}",
         outcome.alive,
         outcome.over,
         outcome.settled_after.as_millis()
@@ -115,7 +115,7 @@ async fn stop(ttl: Duration, time: Duration) -> Outcome {
 #[tokio::test(flavor = "multi_thread")]
 async fn leases_and_lines_that_a_restarted_store_has_kept_live_on() {
     let redis = RedisServer::start_with(&["--appendonly", "yes"]).await;
-    let mut fixture = Scene::set_on(redis, SHORT, SMALL_QUARANTINE).await;
+    let mut fixture = Fixture::set_on(redis, SHORT, SMALL_QUARANTINE).await;
     fixture.deployment.redis.kill().await;
     let killed_at = boottime();
     fixture.deployment.redis.restart().await;
@@ -125,7 +125,7 @@ async fn leases_and_lines_that_a_restarted_store_has_kept_live_on() {
     let resumed_after = first - killed_at;
     print_figures(&format!(
         "hold_store_down: restarted with its data alive={} over=0 settled_after={}ms Q={}ms \
-         first_grant_after={}ms in_line={IN_LINE} inversions={inversions}",
+         first_grant_after={}ms in_line={WAITERS} inversions={inversions}",
         outcome.alive,
         outcome.settled_after.as_millis(),
         QUARANTINE.as_millis(),
@@ -137,7 +137,7 @@ async fn leases_and_lines_that_a_restarted_store_has_kept_live_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn leases_that_a_restarted_store_has_lost_are_reported_as_lost() {
-    let mut fixture = Scene::set(SHORT, SMALL_QUARANTINE).await;
+    let mut fixture = Fixture::set(SHORT, SMALL_QUARANTINE).await;
     fixture.deployment.redis.kill().await;
     let killed_at = boottime();
     fixture.deployment.redis.restart().await;
@@ -149,7 +149,7 @@ async fn leases_that_a_restarted_store_has_lost_are_reported_as_lost() {
     let resumed_after = first - killed_at;
     print_figures(&format!(
         "hold_store_down: restarted empty alive=0 over={} settled_after={}ms Q={}ms \
-         first_grant_after={}ms in_line={IN_LINE} inversions={inversions}",
+         first_grant_after={}ms in_line={WAITERS} inversions={inversions}",
         outcome.over,
         outcome.settled_after.as_millis(),
         QUARANTINE.as_millis(),
@@ -164,7 +164,7 @@ async fn leases_that_a_restarted_store_has_lost_are_reported_as_lost() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn leases_live_on_while_scripts_are_flushed() {
-    let fixture = Scene::set(FLUSHED, &[]).await;
+    let fixture = Fixture::set(FLUSHED, &[]).await;
     let mut raw = fixture.deployment.redis.connect().await;
     let started_at = boottime();
     let until = started_at + scaled_duration(5 * FLUSHED, 2 * FLUSHED);
@@ -188,7 +188,7 @@ async fn leases_live_on_while_scripts_are_flushed() {
     drop(flushing);
     print_figures(&format!(
         "hold_store_down: scripts flushed {flushes} times, loaded again within 100 ms {reloads} \
-         times, alive={} over={} in_line={IN_LINE} inversions={inversions}",
+         times, alive={} over={} in_line={WAITERS} inversions={inversions}",
         outcome.alive, outcome.over
     ));
     assert_eq!((outcome.alive, outcome.over), (LEASES, 0));
@@ -201,7 +201,7 @@ async fn cached_scripts(redis: &mut RedisConnection) -> usize {
     cached.expect("INFO memory counts cached scripts")
 }
 
-impl Scene {
+impl Fixture {
     async fn set(ttl: Duration, settings: &[(&str, &str)]) -> Self {
         Self::set_on(RedisServer::start().await, ttl, settings).await
     }
@@ -222,7 +222,7 @@ impl Scene {
             async move { holder.acquire(&call).await.expect("it is free") }
         });
         let session_lease = join_all(takes).await;
-        let call = AcquireCall::new(LINE, ttl, Duration::ZERO);
+        let call = AcquireCall::new(QUEUE, ttl, Duration::ZERO);
         let owner = holders[0].acquire(&call).await.expect("it is free");
         let observer = Client::new("observer", &addrs, 0);
         let waiters = addrs
@@ -230,13 +230,13 @@ impl Scene {
             .map(|addr| SessionClient::without_silence_timeout("waiter", *addr));
         let waiters: Vec<_> = waiters.map(Arc::new).collect();
         let mut line = Vec::new();
-        for place in 0..IN_LINE {
+        for place in 0..WAITERS {
             let waiter = Arc::clone(&waiters[place % BROKERS]);
-            let call = AcquireCall::new(LINE, ttl, 2 * GIVE_UP);
+            let call = AcquireCall::new(QUEUE, ttl, 2 * TEST_TIMEOUT);
             line.push(AbortOnDropHandle::new(tokio::spawn(take_turn(
                 waiter, call,
             ))));
-            observer.wait_for_queue_length_at(0, LINE, place + 1).await;
+            observer.wait_for_queue_length_at(0, QUEUE, place + 1).await;
         }
         let renewed = session_lease
             .iter()
@@ -247,7 +247,7 @@ impl Scene {
                     .await;
                 assert_eq!(known.end, None);
             });
-        let renewed = timeout(GIVE_UP, join_all(renewed)).await;
+        let renewed = timeout(TEST_TIMEOUT, join_all(renewed)).await;
         renewed.expect("every lease is renewed");
         Self {
             line,
@@ -268,7 +268,7 @@ impl Scene {
                 acknowledged || known.end.is_some()
             })
         });
-        let settled = timeout(GIVE_UP, join_all(settled)).await;
+        let settled = timeout(TEST_TIMEOUT, join_all(settled)).await;
         settled.expect("every lease is acknowledged or reported as ended");
         let settled_after = boottime().saturating_sub(back_at);
         let mut outcome = Outcome {
@@ -296,7 +296,7 @@ impl Scene {
     }
 
     async fn is_held(&self, lock: &str, session_lease: &SessionLease) -> bool {
-        let give_up = boottime() + GIVE_UP;
+        let give_up = boottime() + TEST_TIMEOUT;
         let state = loop {
             // The read is repeated, because the store has just come back.
             match self.observer.get_lock(lock).await {
@@ -315,12 +315,12 @@ impl Scene {
     async fn serve_line(self, owner_is_over: bool) -> (usize, Duration) {
         if owner_is_over {
             let over = self.owner.wait_until(|known| known.end.is_some());
-            timeout(GIVE_UP, over).await.expect("notified");
+            timeout(TEST_TIMEOUT, over).await.expect("notified");
         } else {
             let end = self.holders[0].release(&self.owner).await;
             assert_eq!(end, LeaseEnd::Released);
         }
-        let turns = timeout(GIVE_UP, join_all(self.line)).await;
+        let turns = timeout(TEST_TIMEOUT, join_all(self.line)).await;
         let turns = turns.expect("everybody in line gets a turn");
         let turns = turns.into_iter().map(|turn| turn.expect("no panic"));
         let (tokens, granted): (Vec<_>, Vec<_>) = turns.unzip();
@@ -334,7 +334,7 @@ fn lock_name(index: usize) -> String {
     format!("lock-{index}")
 }
 
-async fn take_turn(waiter: Arc<SessionClient>, call: AcquireCall) -> Turn {
+async fn take_turn(waiter: Arc<SessionClient>, call: AcquireCall) -> WaiterGrant {
     let session_lease = waiter.acquire(&call).await.expect("its turn");
     let granted = boottime();
     assert_eq!(waiter.release(&session_lease).await, LeaseEnd::Released);

@@ -28,34 +28,34 @@ use tokio_util::task::AbortOnDropHandle;
 const TTL: Duration = Duration::from_secs(1);
 /// Expiry in the store for this TTL.
 const EXPIRY: Duration = Duration::from_millis(1_450);
-const LATE: Duration = Duration::from_millis(200);
+const TOLERANCE: Duration = Duration::from_millis(200);
 /// Rounding of the store's times, which are whole milliseconds.
 const ROUNDING: Duration = Duration::from_millis(2);
 /// Time within which data that was in flight at the failure has arrived.
-const ON_THE_WAY: Duration = Duration::from_millis(300);
+const TRANSIT_TIME: Duration = Duration::from_millis(300);
 /// Time that exceeds any remaining validity. A holder whose heartbeats arrive keeps the lock for
 /// longer, although it receives no responses.
-const UNHEARD: Duration = Duration::from_secs(2);
+const NO_HEARTBEAT_FOR: Duration = Duration::from_secs(2);
 const WAIT: Duration = Duration::from_secs(60);
-const GIVE_UP: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_stops_in_time_without_traffic_in_both_directions() {
-    swallow(Direction::Both).await;
+    run_direction(Direction::Both).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_stops_in_time_without_traffic_to_the_broker() {
-    swallow(Direction::ToBroker).await;
+    run_direction(Direction::ToBroker).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_stops_in_time_without_traffic_to_the_client() {
-    swallow(Direction::ToClient).await;
+    run_direction(Direction::ToClient).await;
 }
 
 /// A holder behind a proxy, and a waiter with a direct connection.
-struct Scene {
+struct Fixture {
     /// Holder, which is dropped first.
     holder: SessionClient,
     waiter: SessionClient,
@@ -67,16 +67,16 @@ struct Scene {
 
 /// Delay of the next grant after the expiry in the store, and time from the end of the former
 /// holder's validity until that grant.
-struct Round {
+struct GrantDelays {
     after_expiry: Duration,
     distrusted_before: Duration,
 }
 
-async fn swallow(way: Direction) {
+async fn run_direction(way: Direction) {
     let deployment = Deployment::start(1).await;
     let addr = deployment.addrs()[0];
     let proxy = Http2Proxy::start(addr).await;
-    let fixture = Scene {
+    let fixture = Fixture {
         holder: SessionClient::without_silence_timeout("holder", proxy.addr()),
         waiter: SessionClient::start("waiter", &[addr], 0),
         observer: Client::new("observer", &[addr], 0),
@@ -105,8 +105,8 @@ async fn swallow(way: Direction) {
     assert_eq!((verdict.overlaps, verdict.regressions), (0, 0));
 }
 
-impl Scene {
-    async fn round(&self, way: Direction, lock: &str) -> Round {
+impl Fixture {
+    async fn round(&self, way: Direction, lock: &str) -> GrantDelays {
         let session_lease = self.hold(lock).await;
         let entered = boottime();
         let in_line = AcquireCall::new(lock, TTL, WAIT);
@@ -119,31 +119,31 @@ impl Scene {
         self.proxy.set_mode(ProxyMode::DropFrames(way));
         let swallowed_at = boottime();
         self.proxy.wait_for_dropped_frames(lost + 1).await;
-        sleep((swallowed_at + ON_THE_WAY).saturating_sub(boottime())).await;
+        sleep((swallowed_at + TRANSIT_TIME).saturating_sub(boottime())).await;
         let mut expiry = self.expiry(lock, &session_lease).await;
         let distrusted = session_lease.wait_until_untrusted().await;
         assert!(
-            distrusted <= swallowed_at + ON_THE_WAY + TTL - safety_margin(TTL),
+            distrusted <= swallowed_at + TRANSIT_TIME + TTL - safety_margin(TTL),
             "nothing that it heard since could make it trust for longer"
         );
         if way == Direction::ToClient {
             // The lease is renewed although the holder receives no acknowledgements, so the lock
             // stays held.
-            sleep(UNHEARD).await;
+            sleep(NO_HEARTBEAT_FOR).await;
             assert_eq!(turn.try_recv().map(drop), Err(TryRecvError::Empty));
             let later = self.expiry(lock, &session_lease).await;
             assert!(later.0 > expiry.1 + TTL / 2, "heartbeats arrive");
             self.proxy.close_connections().await;
-            sleep(ON_THE_WAY).await;
+            sleep(TRANSIT_TIME).await;
             expiry = self.expiry(lock, &session_lease).await;
         }
-        let next = timeout(GIVE_UP, turn).await.expect("granted in time");
+        let next = timeout(TEST_TIMEOUT, turn).await.expect("granted in time");
         let granted = boottime();
         let next = next.expect("the keeper answers").expect("its turn");
         let (soonest, latest) = expiry;
         assert!(granted + ROUNDING >= soonest, "granted before its expiry");
         assert!(
-            granted <= latest + LATE,
+            granted <= latest + TOLERANCE,
             "granted {:?} after the expiry",
             granted - latest
         );
@@ -159,7 +159,7 @@ impl Scene {
         assert!(next.is_trusted(), "the next one holds it");
         assert_eq!(self.waiter.release(&next).await, LeaseEnd::Released);
         self.record(&next, granted, boottime().min(next.state().trusted_until()));
-        Round {
+        GrantDelays {
             after_expiry: granted.saturating_sub(soonest),
             distrusted_before: granted - distrusted,
         }
@@ -170,7 +170,7 @@ impl Scene {
         let call = AcquireCall::new(lock, TTL, Duration::ZERO);
         let session_lease = self.holder.acquire(&call).await.expect("it is free");
         let renewed = session_lease.wait_until(|known| known.acknowledged_at.is_some());
-        timeout(GIVE_UP, renewed).await.expect("it is renewed");
+        timeout(TEST_TIMEOUT, renewed).await.expect("it is renewed");
         session_lease
     }
 
@@ -229,12 +229,16 @@ async fn http2_pings_renew_no_lease() {
     });
     let turn = AbortOnDropHandle::new(turn);
     observer.wait_for_queue_length_at(0, "a", 1).await;
-    let next = timeout(GIVE_UP, turn).await.expect("granted in time");
+    let next = timeout(TEST_TIMEOUT, turn).await.expect("granted in time");
     let (at, token, _waiter) = next.expect("no panic");
     let pings = proxy.frames_from_broker(PING) - pings;
     assert!(token > lease.grants[0].fencing_token);
     assert!(at + ROUNDING >= sent + expiry, "granted before its expiry");
-    assert!(at <= granted + expiry + LATE, "granted {:?}", at - granted);
+    assert!(
+        at <= granted + expiry + TOLERANCE,
+        "granted {:?}",
+        at - granted
+    );
     // The connection and the stream were open throughout.
     assert!(pings >= 3, "pings were answered: {pings}");
     stream.heartbeat().await;

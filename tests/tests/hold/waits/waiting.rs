@@ -22,11 +22,11 @@ const TTL: Duration = Duration::from_secs(2);
 /// Maximum delay of a grant after the lock has become free.
 const SLACK: Duration = Duration::from_millis(200);
 
-fn now(lock: &str) -> AcquireCall {
+fn immediate_call(lock: &str) -> AcquireCall {
     AcquireCall::new(lock, TTL, Duration::ZERO)
 }
 
-fn in_line(lock: &str) -> AcquireCall {
+fn waiting_call(lock: &str) -> AcquireCall {
     AcquireCall::new(lock, TTL, Duration::from_secs(60))
 }
 
@@ -40,7 +40,7 @@ async fn a_waiter_is_told_its_place_and_who_holds_the_lock() {
     let mut streams = Vec::new();
     for at in [0, 1, 0, 1] {
         let mut stream = StreamClient::open(addrs[at]).await;
-        let call = stream.acquire(&in_line("a"), 1).await;
+        let call = stream.acquire(&waiting_call("a"), 1).await;
         let queued = stream.next_queue_position(call).await;
         let length = i32::try_from(streams.len() + 1).expect("four");
         assert_eq!((queued.position, queued.queue_length), (length, length));
@@ -83,7 +83,7 @@ async fn a_grant_counts_from_the_newest_heartbeat_before_its_command() {
     stream.wait_until_read().await;
     let redis = deployment.redis.process();
     redis.pause().await;
-    let call = stream.acquire(&now("a"), 1).await;
+    let call = stream.acquire(&immediate_call("a"), 1).await;
     stream.wait_until_read().await;
     for _ in 0..3 {
         stream.heartbeat().await;
@@ -105,7 +105,7 @@ async fn handed_off_after(silence: Duration) -> (i64, [i64; 2]) {
     let call = holder.acquire(&long, 1).await;
     let held = holder.expect_granted(call).await;
     let mut waiter = StreamClient::open(deployment.addrs()[0]).await;
-    let call = waiter.acquire(&in_line("a"), 1).await;
+    let call = waiter.acquire(&waiting_call("a"), 1).await;
     waiter.next_queue_position(call).await;
     let before = waiter.heartbeat().await;
     waiter.wait_until_read().await;
@@ -140,9 +140,12 @@ async fn a_hand_off_is_claimed_when_half_of_its_validity_would_be_over() {
 async fn a_hand_off_counts_from_the_newest_heartbeat_also_at_the_releasing_broker() {
     let broker = InProcessBroker::start().await;
     let client = Client::new("holder", &[broker.api], 0);
-    let held = client.acquire(&now("a")).await.expect("it is free");
+    let held = client
+        .acquire(&immediate_call("a"))
+        .await
+        .expect("it is free");
     let mut stream = StreamClient::open(broker.api).await;
-    let call = stream.acquire(&in_line("a"), 1).await;
+    let call = stream.acquire(&waiting_call("a"), 1).await;
     client.wait_for_queue_length_at(0, "a", 1).await;
     let sequence = stream.heartbeat().await;
     stream.wait_until_read().await;
@@ -162,7 +165,7 @@ async fn a_wait_for_several_locks_keeps_those_that_it_has() {
     let long = AcquireCall::new("b", 30 * TTL, Duration::ZERO);
     let held = client.acquire_at(0, &long).await.expect("it is free");
     let mut stream = StreamClient::open(broker.api).await;
-    let call = stream.acquire_all(&["a", "b"], &in_line("")).await;
+    let call = stream.acquire_all(&["a", "b"], &waiting_call("")).await;
     client.wait_for_queue_length_at(0, "b", 1).await;
     let before = client.get_lock_at(0, "a").await.expect("it is held");
     // The loop lasts longer than the store holds the first lock without heartbeats.
@@ -191,7 +194,7 @@ async fn a_waiter_that_is_silent_for_six_seconds_is_not_granted() {
     client.acquire(&long).await.expect("it is free");
     let mut stream = StreamClient::open(broker.api).await;
     let asked_at = boottime();
-    let call = stream.acquire(&in_line("a"), 1).await;
+    let call = stream.acquire(&waiting_call("a"), 1).await;
     let refused = stream.expect_refused(call).await;
     assert_eq!(refused.reason(), ErrorReason::Cancelled);
     let silent = boottime() - asked_at;
@@ -211,7 +214,7 @@ async fn a_disconnect_grace_frees_soon_after_a_break_also_on_another_broker() {
         let lock = format!("moves-{moves}");
         let mut stream = StreamClient::open(addrs[0]).await;
         let call = stream
-            .acquire(&now(&lock).with_disconnect_grace(0), 1)
+            .acquire(&immediate_call(&lock).with_disconnect_grace(0), 1)
             .await;
         let lease = stream.expect_granted(call).await;
         if moves {
@@ -229,7 +232,7 @@ async fn a_disconnect_grace_frees_soon_after_a_break_also_on_another_broker() {
                 "the old stream's end"
             );
         }
-        let next = client.start_acquire_at(1, &in_line(&lock));
+        let next = client.start_acquire_at(1, &waiting_call(&lock));
         client.wait_for_queue_length_at(1, &lock, 1).await;
         let broken = boottime();
         drop(stream);
@@ -245,15 +248,15 @@ async fn a_silent_holder_with_a_disconnect_grace_loses_its_lock_after_its_validi
     let client = Client::new("next", &[broker.api], 0);
     let mut stream = StreamClient::open(broker.api).await;
     let call = stream
-        .acquire(&now("a").with_disconnect_grace(100), 1)
+        .acquire(&immediate_call("a").with_disconnect_grace(100), 1)
         .await;
     stream.expect_granted(call).await;
     sleep(TTL / 4).await;
     let sequence = stream.heartbeat().await;
-    let heard = boottime();
+    let notified_at = boottime();
     stream.wait_for_ack(sequence).await;
-    client.acquire(&in_line("a")).await.expect("its turn");
-    let after = boottime() - heard;
+    client.acquire(&waiting_call("a")).await.expect("its turn");
+    let after = boottime() - notified_at;
     let free = TTL + Duration::from_millis(100);
     assert!((free..free + SLACK).contains(&after), "{after:?}");
     let Response::Ended(ended) = stream.next_event().await else {
@@ -269,7 +272,9 @@ async fn a_holder_is_asked_to_finish_when_max_hold_cuts_its_validity() {
     let broker = InProcessBroker::start().await;
     let mut stream = StreamClient::open(broker.api).await;
     let granted = boottime();
-    let call = stream.acquire(&now("a").with_max_hold(2 * TTL), 1).await;
+    let call = stream
+        .acquire(&immediate_call("a").with_max_hold(2 * TTL), 1)
+        .await;
     let lease = stream.expect_granted(call).await;
     let requested = loop {
         stream.heartbeat().await;

@@ -24,7 +24,7 @@ const REPLICAS: usize = 3;
 const ROUNDS: usize = 10;
 /// Approximate duration of a round.
 const ROUND: Duration = Duration::from_secs(33);
-const CALM: Duration = Duration::from_secs(2);
+const ROUND_DURATION: Duration = Duration::from_secs(2);
 
 /// Returns one address more than there are replicas, for the pod that starts before another pod
 /// stops.
@@ -82,7 +82,7 @@ async fn upgrades_of_the_chart_lose_no_lease_and_no_order() {
         let rendered = &values[(round + 1) % 2];
         rendered.run_job("-check-config").await;
         for _ in 0..REPLICAS {
-            sleep(CALM).await;
+            sleep(ROUND_DURATION).await;
             let started_at = boottime();
             pods.push_back(added(rendered, &mut free, &balancers).await);
             let oldest = pods.pop_front().expect("there are some");
@@ -109,7 +109,7 @@ async fn upgrades_of_the_chart_lose_no_lease_and_no_order() {
             );
         }
     }
-    sleep(CALM).await;
+    sleep(ROUND_DURATION).await;
     print_figures(&format!(
         "chart_upgrade: rounds={rounds} pods_replaced={} ends: {}",
         windows.len(),

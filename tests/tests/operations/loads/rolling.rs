@@ -32,11 +32,11 @@ const BROKERS: usize = 3;
 const ROUNDS: usize = 20;
 /// Approximate duration of a round.
 const ROUND: Duration = Duration::from_secs(18);
-const CALM: Duration = Duration::from_secs(2);
+const ROUND_DURATION: Duration = Duration::from_secs(2);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rolling_restarts_lose_no_lease_and_no_order() {
-    survive([(); BROKERS].map(|()| leasehold_server())).await;
+    run_binaries([(); BROKERS].map(|()| leasehold_server())).await;
 }
 
 /// Runs one broker of a later version, which adds fields to records, to the era and to the messages
@@ -45,7 +45,7 @@ async fn rolling_restarts_lose_no_lease_and_no_order() {
 async fn rolling_restarts_work_with_one_broker_of_the_next_version() {
     let (current, newer) = (leasehold_server(), built_binary("leasehold-server-ahead"));
     assert_ne!(version(&current), version(&newer));
-    let deployment = survive([current.clone(), newer, current]).await;
+    let deployment = run_binaries([current.clone(), newer, current]).await;
     let mut raw = deployment.redis.connect().await;
     let mut added = 0;
     for (key, _) in raw.keys_with_pttl(KEY_PREFIX).await {
@@ -63,7 +63,7 @@ fn version(binary: &Path) -> Vec<u8> {
 }
 
 /// Runs one broker of each of these binaries.
-async fn survive(binaries: [PathBuf; BROKERS]) -> Deployment {
+async fn run_binaries(binaries: [PathBuf; BROKERS]) -> Deployment {
     let mut deployment = start(binaries).await;
     let streams = Balancer::start(&deployment.brokers).await;
     let calls = Balancer::start(&deployment.brokers).await;
@@ -73,7 +73,7 @@ async fn survive(binaries: [PathBuf; BROKERS]) -> Deployment {
 
     let (mut windows, mut drains, mut moved) = (Vec::new(), Vec::new(), 0);
     for at in (0..BROKERS).cycle().take(rounds * BROKERS) {
-        sleep(CALM).await;
+        sleep(ROUND_DURATION).await;
         let (from, on_it) = (boottime(), streams.open_connections(at));
         let drained = replace(&mut deployment.brokers[at], at, [&streams, &calls]).await;
         moved += on_it;
@@ -85,7 +85,7 @@ async fn survive(binaries: [PathBuf; BROKERS]) -> Deployment {
             ended_at: boottime(),
         });
     }
-    sleep(CALM).await;
+    sleep(ROUND_DURATION).await;
     print_figures(&format!(
         "rolling: rounds={rounds} replaced={} streams_moved={moved} drains: {}",
         windows.len(),

@@ -48,10 +48,10 @@ enum Loss {
 
 /// Results of holders and rivals.
 #[derive(Debug)]
-struct Seen {
+struct Results {
     witness: Oracle,
     renewals: AtomicUsize,
-    told: AtomicUsize,
+    notified: AtomicUsize,
     ran_out: AtomicUsize,
     rival_grants: std::sync::Mutex<Vec<Duration>>,
     stop: CancellationToken,
@@ -59,25 +59,25 @@ struct Seen {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn flushall_gives_no_lock_twice() {
-    survive(Loss::Flush).await;
+    run_loss(Loss::Flush).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_without_data_gives_no_lock_twice() {
-    survive(Loss::EmptyRestart).await;
+    run_loss(Loss::EmptyRestart).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_from_an_old_snapshot_gives_no_lock_twice() {
-    survive(Loss::OldSnapshot).await;
+    run_loss(Loss::OldSnapshot).await;
 }
 
-async fn survive(loss: Loss) {
+async fn run_loss(loss: Loss) {
     let mut deployment = deployment().await;
     let endpoints = deployment.addrs().repeat(CONNECTIONS);
     let client = Client::new("holder", &endpoints, 0);
-    let held = take_all(&client, &deployment).await;
-    let seen = Arc::new(Seen::new());
+    let held = acquire_all(&client, &deployment).await;
+    let seen = Arc::new(Results::new());
     let holders = held.into_iter().enumerate().map(|(lock, held)| {
         let client = client.with_name(&format!("holder-{lock}"), lock);
         AbortOnDropHandle::new(tokio::spawn(hold(client, lock, held, Arc::clone(&seen))))
@@ -85,10 +85,10 @@ async fn survive(loss: Loss) {
     let holders: Vec<_> = holders.collect();
     let rivals = (0..LOCKS).map(|lock| {
         let client = client.with_name(&format!("rival-{lock}"), lock);
-        AbortOnDropHandle::new(tokio::spawn(take_over(client, lock, Arc::clone(&seen))))
+        AbortOnDropHandle::new(tokio::spawn(run_rival(client, lock, Arc::clone(&seen))))
     });
     let rivals: Vec<_> = rivals.collect();
-    seen.all_renewed().await;
+    seen.wait_for_renewals().await;
     let before = (seen.rival_grants.lock().unwrap().len(), seen.lost());
     assert_eq!(
         before,
@@ -96,7 +96,7 @@ async fn survive(loss: Loss) {
         "rivals' grants and lost leases before the loss"
     );
 
-    let lost_at = lose(&mut deployment, loss).await;
+    let lost_at = cause_loss(&mut deployment, loss).await;
     sleep((lost_at + QUARANTINE + RESUMED_WITHIN).saturating_sub(boottime())).await;
     let in_time = seen.rival_grants.lock().unwrap().clone();
     let lost = seen.lost();
@@ -107,17 +107,22 @@ async fn survive(loss: Loss) {
         .expect("every rival gets its lock in the end")
         .into_iter()
         .for_each(Result::unwrap);
-    judge(loss, &seen, &in_time, (lost_at, lost));
+    assert_results(loss, &seen, &in_time, (lost_at, lost));
 }
 
-fn judge(loss: Loss, seen: &Seen, in_time: &[Duration], (lost_at, lost): (Duration, usize)) {
+fn assert_results(
+    loss: Loss,
+    seen: &Results,
+    in_time: &[Duration],
+    (lost_at, lost): (Duration, usize),
+) {
     let verdict = seen.witness.verdict();
     let first = in_time.iter().min().map(|at| (*at - lost_at).as_millis());
     let last = in_time.iter().max().map(|at| (*at - lost_at).as_millis());
     print_figures(&format!(
-        "data_loss {loss:?}: held={LOCKS} lost={lost} (told={} ran_out={}) Q={} ms \
+        "data_loss {loss:?}: held={LOCKS} lost={lost} (notified={} ran_out={}) Q={} ms \
          first_grant_after={first:?} ms last={last:?} ms regranted={} overlaps={} regressions={}",
-        seen.told.load(Ordering::Relaxed),
+        seen.notified.load(Ordering::Relaxed),
         seen.ran_out.load(Ordering::Relaxed),
         QUARANTINE.as_millis(),
         in_time.len(),
@@ -142,12 +147,12 @@ fn judge(loss: Loss, seen: &Seen, in_time: &[Duration], (lost_at, lost): (Durati
     );
 }
 
-impl Seen {
+impl Results {
     fn new() -> Self {
         Self {
             witness: Oracle::new(LOCKS),
             renewals: AtomicUsize::new(0),
-            told: AtomicUsize::new(0),
+            notified: AtomicUsize::new(0),
             ran_out: AtomicUsize::new(0),
             rival_grants: std::sync::Mutex::default(),
             stop: CancellationToken::new(),
@@ -156,7 +161,7 @@ impl Seen {
 
     /// Waits for as many renewals as there are locks, and then for a second in which rivals may
     /// try.
-    async fn all_renewed(&self) {
+    async fn wait_for_renewals(&self) {
         let give_up = boottime() + 30 * SETTLED;
         while self.renewals.load(Ordering::Relaxed) < LOCKS {
             assert!(boottime() < give_up, "holders do not renew");
@@ -166,7 +171,7 @@ impl Seen {
     }
 
     fn lost(&self) -> usize {
-        self.told.load(Ordering::Relaxed) + self.ran_out.load(Ordering::Relaxed)
+        self.notified.load(Ordering::Relaxed) + self.ran_out.load(Ordering::Relaxed)
     }
 }
 
@@ -187,8 +192,8 @@ async fn deployment() -> Deployment {
 /// Acquires every lock. A snapshot is saved between the first and the second half. After that,
 /// every fourth lock is acquired with a new lease, so that the snapshot contains some current
 /// leases, lacks others, and contains ended leases.
-async fn take_all(client: &Client, deployment: &Deployment) -> Vec<HeldLease> {
-    let mut held = take(client, 0..LOCKS / 2).await;
+async fn acquire_all(client: &Client, deployment: &Deployment) -> Vec<HeldLease> {
+    let mut held = acquire_range(client, 0..LOCKS / 2).await;
     deployment.redis.connect().await.must(&["SAVE"]).await;
     for (lock, held) in held
         .iter_mut()
@@ -198,7 +203,7 @@ async fn take_all(client: &Client, deployment: &Deployment) -> Vec<HeldLease> {
         client.release(held).await.unwrap();
         *held = client.acquire(&call(lock, Duration::ZERO)).await.unwrap();
     }
-    held.extend(take(client, LOCKS / 2..LOCKS).await);
+    held.extend(acquire_range(client, LOCKS / 2..LOCKS).await);
     join_all(held.iter_mut().map(|held| client.renew(held)))
         .await
         .into_iter()
@@ -206,13 +211,13 @@ async fn take_all(client: &Client, deployment: &Deployment) -> Vec<HeldLease> {
     held
 }
 
-async fn take(client: &Client, locks: std::ops::Range<usize>) -> Vec<HeldLease> {
+async fn acquire_range(client: &Client, locks: std::ops::Range<usize>) -> Vec<HeldLease> {
     let calls: Vec<_> = locks.map(|lock| call(lock, Duration::ZERO)).collect();
     let held = join_all(calls.iter().map(|call| client.acquire(call))).await;
     held.into_iter().map(Result::unwrap).collect()
 }
 
-async fn lose(deployment: &mut Deployment, loss: Loss) -> Duration {
+async fn cause_loss(deployment: &mut Deployment, loss: Loss) -> Duration {
     let redis = &mut deployment.redis;
     if matches!(loss, Loss::Flush) {
         redis.connect().await.must(&["FLUSHALL"]).await;
@@ -228,16 +233,16 @@ async fn lose(deployment: &mut Deployment, loss: Loss) -> Duration {
 
 /// Renews a lock until the end of the test, until a renewal is rejected, or until the validity has
 /// expired.
-async fn hold(client: Client, lock: usize, mut held: HeldLease, seen: Arc<Seen>) {
+async fn hold(client: Client, lock: usize, mut held: HeldLease, seen: Arc<Results>) {
     let entered = held.sent_at;
     let token = held.token();
     let mut at = lock;
     let ended = loop {
         // Renewals are due after about a third of the TTL, at different times for each holder. A
         // failed renewal is repeated soon.
-        let next = held.sent_at + spread(held.ttl() / 3);
+        let next = held.sent_at + jittered(held.ttl() / 3);
         tokio::select! {
-            () = sleep(next.saturating_sub(boottime()).max(spread(AGAIN))) => {}
+            () = sleep(next.saturating_sub(boottime()).max(jittered(AGAIN))) => {}
             () = seen.stop.cancelled() => {
                 let ended = boottime().min(held.valid_until());
                 // The result of the release does not matter, because the rivals show that the lock
@@ -252,7 +257,7 @@ async fn hold(client: Client, lock: usize, mut held: HeldLease, seen: Arc<Seen>)
                 held = renewed;
             }
             Ok(Err(status)) if !has_unknown_outcome(&status) => {
-                seen.told.fetch_add(1, Ordering::Relaxed);
+                seen.notified.fetch_add(1, Ordering::Relaxed);
                 break boottime().min(held.valid_until());
             }
             Ok(Err(_)) | Err(_) => at += 1,
@@ -273,21 +278,21 @@ async fn hold(client: Client, lock: usize, mut held: HeldLease, seen: Arc<Seen>)
 
 /// Requests the lock until it is granted. Every other rival waits in the queue, and the other
 /// rivals repeat calls that do not wait.
-async fn take_over(client: Client, lock: usize, seen: Arc<Seen>) {
+async fn run_rival(client: Client, lock: usize, seen: Arc<Results>) {
     let wait = if lock.is_multiple_of(2) {
         RIVAL_WAIT
     } else {
         Duration::ZERO
     };
     let mut at = lock;
-    sleep(spread(RIVAL_PAUSE)).await;
+    sleep(jittered(RIVAL_PAUSE)).await;
     let held = loop {
         let call = call(lock, wait);
         if let Ok(Ok(held)) = timeout(wait + CALL_LIMIT, client.acquire_at(at, &call)).await {
             break held;
         }
         at += 1;
-        sleep(spread(RIVAL_PAUSE)).await;
+        sleep(jittered(RIVAL_PAUSE)).await;
     };
     let entered = boottime();
     seen.rival_grants.lock().unwrap().push(entered);
@@ -302,7 +307,7 @@ async fn take_over(client: Client, lock: usize, seen: Arc<Seen>) {
 }
 
 /// Returns a random time between half and one and a half times `time`.
-fn spread(time: Duration) -> Duration {
+fn jittered(time: Duration) -> Duration {
     time.mul_f64(rand::thread_rng().gen_range(0.5..1.5))
 }
 

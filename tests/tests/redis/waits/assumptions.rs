@@ -47,17 +47,17 @@ async fn broken(fixture: &Deployment, assumption: &str) -> f64 {
     shown.sum(BROKEN, &[("assumption", assumption)])
 }
 
-async fn ask(fixture: &Deployment) -> Result<(), Status> {
+async fn acquire(fixture: &Deployment) -> Result<(), Status> {
     let client = Client::new("one", &fixture.addrs(), 0);
     let call = AcquireCall::new("a-lock", TTL, Duration::ZERO);
     let held = client.acquire_at(0, &call).await?;
     client.release_at(0, &held).await.map(drop)
 }
 
-async fn refused_for(fixture: &Deployment, why: ErrorReason) {
+async fn refused_for(fixture: &Deployment, reason: ErrorReason) {
     until("a refusal", async || {
-        let refused = ask(fixture).await.err()?;
-        (error_reason(&refused) == Some(why)).then_some(())
+        let refused = acquire(fixture).await.err()?;
+        (error_reason(&refused) == Some(reason)).then_some(())
     })
     .await;
 }
@@ -66,7 +66,7 @@ async fn refused_for(fixture: &Deployment, why: ErrorReason) {
 async fn a_clock_that_is_stepped_begins_a_new_era() {
     for step_ms in [3_000, -3_000] {
         let fixture = fixture().await;
-        ask(&fixture).await.expect("it grants");
+        acquire(&fixture).await.expect("it grants");
         let before = era(&fixture).await;
         fixture.redis.clock().step(step_ms);
         refused_for(&fixture, ErrorReason::StoreRecovering).await;
@@ -85,14 +85,14 @@ async fn a_paused_broker_or_redis_begins_no_new_era() {
     fixture.brokers[0].process().pause().await;
     sleep(STOPPED).await;
     fixture.brokers[0].process().resume();
-    until("grants", async || ask(&fixture).await.ok()).await;
+    until("grants", async || acquire(&fixture).await.ok()).await;
     fixture.redis.process().pause().await;
     sleep(STOPPED).await;
     fixture.redis.process().resume();
-    until("grants", async || ask(&fixture).await.ok()).await;
+    until("grants", async || acquire(&fixture).await.ok()).await;
     let mut raw = fixture.redis.connect().await;
     raw.must(&["DEBUG", "SLEEP", "2"]).await;
-    until("grants", async || ask(&fixture).await.ok()).await;
+    until("grants", async || acquire(&fixture).await.ok()).await;
     // A step of the clock would be accepted after two more health checks.
     sleep(Duration::from_secs(2)).await;
     assert_eq!(era(&fixture).await.id, before.id);
@@ -102,7 +102,7 @@ async fn a_paused_broker_or_redis_begins_no_new_era() {
 #[tokio::test]
 async fn a_server_that_begins_to_evict_is_not_used() {
     let fixture = fixture().await;
-    ask(&fixture).await.expect("it grants");
+    acquire(&fixture).await.expect("it grants");
     let before = era(&fixture).await;
     let mut raw = fixture.redis.connect().await;
     raw.must(&["CONFIG", "SET", "maxmemory", "1gb"]).await;

@@ -32,7 +32,7 @@ const HANDED_ON_WITHIN: Duration = Duration::from_secs(2);
 /// Pause that exceeds the time within which a broker detects a server that does not respond.
 const LASTING: Duration = Duration::from_millis(2_500);
 /// Number of scripts that a broker runs without a call during a test.
-const FEW: usize = 20;
+const BACKGROUND_SCRIPTS: usize = 20;
 const SCRIPTS: usize = 9;
 
 fn calls() -> usize {
@@ -41,7 +41,7 @@ fn calls() -> usize {
 
 /// Asserts that the broker kept using the store, sent few commands meanwhile, and recovered in
 /// time.
-async fn lived_on(
+async fn assert_used_store(
     fixture: &mut RejectingRedisFixture,
     what: &str,
     (sent, most): (CommandCounts, usize),
@@ -59,7 +59,11 @@ async fn lived_on(
         took.as_millis()
     ));
     assert!(took < RECOVERED, "{took:?}");
-    assert!(sent.scripts <= most + FEW, "{} of {most}", sent.scripts);
+    assert!(
+        sent.scripts <= most + BACKGROUND_SCRIPTS,
+        "{} of {most}",
+        sent.scripts
+    );
     assert_eq!((sent.loads, sent.connections), (0, 0), "{sent:?}");
 }
 
@@ -85,7 +89,7 @@ async fn a_busy_server_is_waited_for() {
     let ended = running.await.expect("no panic").expect("a reply");
     assert!(matches!(ended, Reply::Error(_)), "{ended:?}");
     let sent = fixture.command_counts().await.since(before);
-    lived_on(&mut fixture, "BUSY", (sent, calls())).await;
+    assert_used_store(&mut fixture, "BUSY", (sent, calls())).await;
     expect_all_ok(fixture.release_all(&held).await);
 }
 
@@ -109,7 +113,7 @@ async fn a_script_that_cannot_be_killed_is_waited_for() {
     let ended = running.await.expect("no panic").expect("a reply");
     assert_eq!(ended, Reply::Text(String::new()));
     let sent = fixture.command_counts().await.since(before);
-    lived_on(&mut fixture, "UNKILLABLE", (sent, calls())).await;
+    assert_used_store(&mut fixture, "UNKILLABLE", (sent, calls())).await;
     expect_all_ok(fixture.renew_all(&held).await);
 }
 
@@ -184,7 +188,7 @@ async fn without_memory_leases_go_on_and_nothing_is_added() {
         .await;
     assert_eq!(traces, [], "what was refused left something behind");
     fixture.raw.must(&["CONFIG", "SET", "maxmemory", "0"]).await;
-    lived_on(&mut fixture, "OOM", (sent, calls())).await;
+    assert_used_store(&mut fixture, "OOM", (sent, calls())).await;
 }
 
 #[tokio::test]
@@ -250,7 +254,7 @@ async fn too_few_replicas_are_waited_for() {
         .raw
         .must(&["CONFIG", "SET", "min-replicas-to-write", "0"])
         .await;
-    lived_on(&mut fixture, "NOREPLICAS", (sent, 4 * calls())).await;
+    assert_used_store(&mut fixture, "NOREPLICAS", (sent, 4 * calls())).await;
     expect_all_ok(fixture.release_all(&held).await);
 }
 
@@ -283,7 +287,7 @@ async fn a_server_that_cannot_save_is_waited_for() {
     fs::remove_dir(fixture.redis.snapshot_path()).expect("it is empty");
     fixture.raw.must(&["BGSAVE"]).await;
     repeat_until_accepted(&mut fixture.raw, &["SET", "other", "x"]).await;
-    lived_on(&mut fixture, "MISCONF", (sent, 4 * calls())).await;
+    assert_used_store(&mut fixture, "MISCONF", (sent, 4 * calls())).await;
     expect_all_ok(fixture.release_all(&held).await);
 }
 
@@ -308,7 +312,7 @@ async fn a_user_without_permissions_is_reported_in_the_log_only() {
     assert_eq!(fixture.count_log_lines("rejects this broker's user"), 1);
     let sent = fixture.command_counts().await.since(before);
     // Acquires that may have been executed in part are rolled back.
-    lived_on(&mut fixture, "NOPERM", (sent, 7 * calls())).await;
+    assert_used_store(&mut fixture, "NOPERM", (sent, 7 * calls())).await;
     expect_all_ok(fixture.release_all(&held).await);
 }
 
@@ -332,7 +336,7 @@ async fn forgotten_scripts_are_loaded_once_for_all_calls() {
         "redis_errors NOSCRIPT: {loads} loads for {} calls",
         calls()
     ));
-    lived_on(&mut fixture, "NOSCRIPT", (sent, 2 * calls())).await;
+    assert_used_store(&mut fixture, "NOSCRIPT", (sent, 2 * calls())).await;
 }
 
 #[tokio::test]
@@ -377,7 +381,7 @@ async fn foreign_data_under_a_lock_is_reported_and_left_unchanged() {
         fixture.count_log_lines("an acquire ended without a result"),
         0
     );
-    lived_on(&mut fixture, "WRONGTYPE, SCHEMA", (sent, 11 * calls())).await;
+    assert_used_store(&mut fixture, "WRONGTYPE, SCHEMA", (sent, 11 * calls())).await;
     expect_all_ok(fixture.renew_all(&held).await);
     fixture.raw.must(&["DEL", &string]).await;
     let free = fixture.get_all(&["a-string".to_owned()]).await;

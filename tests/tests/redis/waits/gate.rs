@@ -18,8 +18,8 @@ const TTL: Duration = Duration::from_secs(30);
 const NOW: Duration = Duration::ZERO;
 /// Upper bound of the time until an unconfirmed attempt is rolled back, which includes the time for
 /// a repeat.
-const UNDONE_WITHIN: Duration = Duration::from_secs(10);
-const UNTOLD: Duration = Duration::from_secs(2);
+const ROLLED_BACK_WITHIN: Duration = Duration::from_secs(10);
+const SILENCE: Duration = Duration::from_secs(2);
 
 /// Starts one broker on a master with one replica, and a client of the broker.
 async fn replicated() -> (Deployment, RedisServer, Client) {
@@ -66,7 +66,7 @@ async fn a_grant_without_a_replica_is_not_reported_and_rolled_back() {
         held.is_err_and(|status| status.code() == Code::NotFound)
             .then_some(())
     });
-    let undone = timeout(UNDONE_WITHIN, undone).await;
+    let undone = timeout(ROLLED_BACK_WITHIN, undone).await;
     undone.expect("no caller knows of it");
     replica.process().resume();
     let call = AcquireCall::new("untold", TTL, NOW);
@@ -82,10 +82,10 @@ async fn a_hand_off_is_not_reported_before_a_replica_has_it() {
     client.wait_for_queue_length_at(0, "a-lock", 1).await;
     replica.process().pause().await;
     client.release_at(0, &held).await.expect("it is ours");
-    let timed_out = timeout(UNTOLD, &mut waiting).await;
+    let timed_out = timeout(SILENCE, &mut waiting).await;
     assert!(timed_out.is_err(), "{timed_out:?}");
     replica.process().resume();
-    let granted = timeout(UNDONE_WITHIN, waiting).await;
+    let granted = timeout(ROLLED_BACK_WITHIN, waiting).await;
     let granted = granted.expect("notified in time").expect("no panic");
     assert!(granted.expect("granted").token() > held.token());
 }

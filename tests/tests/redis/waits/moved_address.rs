@@ -46,7 +46,7 @@ impl MovingAddress {
         let (upstream, leads_to) = watch::channel(upstream);
         let serving = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(pass(client, leads_to.clone()));
+                tokio::spawn(forward(client, leads_to.clone()));
             }
         });
         Self {
@@ -62,7 +62,7 @@ impl MovingAddress {
     }
 }
 
-async fn pass(mut client: TcpStream, mut leads_to: watch::Receiver<SocketAddr>) {
+async fn forward(mut client: TcpStream, mut leads_to: watch::Receiver<SocketAddr>) {
     let upstream = *leads_to.borrow_and_update();
     let Ok(mut server) = TcpStream::connect(upstream).await else {
         return;

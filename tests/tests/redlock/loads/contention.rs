@@ -34,7 +34,7 @@ const WORK: Duration = Duration::from_millis(2);
 const VANISHES_ONE_IN: usize = 40;
 
 #[derive(Debug, Default)]
-struct Seen {
+struct Results {
     grants: usize,
     failed: usize,
     vanished: usize,
@@ -43,9 +43,9 @@ struct Seen {
 
 /// Acquires the lock repeatedly. Sometimes keeps the lock until its validity ends, without a
 /// release.
-async fn take(broker: &Broker, oracle: &Oracle, grants: &AtomicUsize, until: Instant) -> Seen {
+async fn take(broker: &Broker, oracle: &Oracle, grants: &AtomicUsize, until: Instant) -> Results {
     let lock = lock_key("default", "contended");
-    let mut seen = Seen::default();
+    let mut seen = Results::default();
     while Instant::now() < until {
         let (sent, start) = (boottime(), Instant::now());
         let acquired = broker
@@ -132,7 +132,7 @@ async fn break_nodes(nodes: &mut RedlockDeployment, until: Instant) -> (usize, u
     (stopped, emptied)
 }
 
-async fn contend(faults: bool, least: usize) -> Seen {
+async fn contend(faults: bool, least: usize) -> Results {
     let mut nodes = RedlockDeployment::start(5).await;
     let mut brokers = Vec::new();
     for _ in 0..BROKERS {
@@ -152,7 +152,7 @@ async fn contend(faults: bool, least: usize) -> Seen {
         }
     };
     let (all, (stopped, emptied)) = futures::join!(join_all(callers), breaking);
-    let mut seen = Seen::default();
+    let mut seen = Results::default();
     for one in all {
         seen.grants += one.grants;
         seen.failed += one.failed;

@@ -22,7 +22,7 @@ const BROKERS: usize = 3;
 const CLIENTS: usize = 12;
 /// Number of locks. Several clients use each lock in turn, and some locks are free at any time.
 const LOCKS: usize = 40;
-const CALM: Duration = Duration::from_secs(2);
+const QUIET_PERIOD: Duration = Duration::from_secs(2);
 const STOPPED: Duration = Duration::from_secs(2);
 /// Maximum time from the end of its quarantine until a server votes again.
 const VOTES: Duration = Duration::from_millis(700);
@@ -39,7 +39,7 @@ enum Fault {
     Emptied,
 }
 
-async fn make(fault: Fault, at: usize, servers: &mut RedlockDeployment) -> FaultWindow {
+async fn inject(fault: Fault, at: usize, servers: &mut RedlockDeployment) -> FaultWindow {
     let (one, other) = (at % 5, (at + 1) % 5);
     let from = boottime();
     servers.pause([other]).await;
@@ -84,10 +84,10 @@ async fn nobody_overlaps_on_independent_servers_under_faults() {
         .zip(faults.into_iter().cycle())
         .take(scaled_count(15, 2))
     {
-        sleep(CALM).await;
-        windows.push(make(fault, at, &mut servers).await);
+        sleep(QUIET_PERIOD).await;
+        windows.push(inject(fault, at, &mut servers).await);
     }
-    sleep(CALM).await;
+    sleep(QUIET_PERIOD).await;
     let ended = boottime();
     let calls = load.stop().await;
     let mut took: Vec<_> = calls

@@ -36,9 +36,9 @@ const TOO_LATE: Duration = Duration::from_millis(COMMAND_DEADLINE_MS + 250);
 /// end too early, which nothing can prevent.
 const KEEPS_VOTE_MS: i64 = 1_500;
 /// Time for which the two other servers of the first quorum are paused.
-const AWAY: Duration = Duration::from_secs(1);
+const PAUSED_FOR: Duration = Duration::from_secs(1);
 /// Index of the server with the deviating clock.
-const ODD: usize = 2;
+const DEVIATING_SERVER: usize = 2;
 
 struct Run {
     servers: RedlockDeployment,
@@ -90,10 +90,12 @@ impl Run {
         sleep(TOO_LATE).await;
         self.servers.resume([3, 4]);
         self.servers.pause([0, 1]).await;
-        self.servers.servers()[ODD].clock().step(step_ms);
+        self.servers.servers()[DEVIATING_SERVER]
+            .clock()
+            .step(step_ms);
         let callers = (0..CALLERS).map(|caller| self.contend(round, &lock, caller));
         let back = async {
-            sleep(AWAY).await;
+            sleep(PAUSED_FOR).await;
             self.servers.resume([0, 1]);
         };
         let (written, ()) = tokio::join!(join_all(callers), back);
@@ -101,7 +103,9 @@ impl Run {
         let stale = self.oracle.write(round, held.token(), 1);
         assert!(!stale, "the first holder's late write is refused");
         self.refused_writes += 1;
-        self.servers.servers()[ODD].clock().step(-step_ms);
+        self.servers.servers()[DEVIATING_SERVER]
+            .clock()
+            .step(-step_ms);
     }
 
     async fn contend(&self, round: usize, lock: &str, caller: usize) -> bool {
@@ -132,7 +136,9 @@ async fn a_clock_that_is_eight_percent_off_makes_no_overlap() {
     let mut run = Run::start(TTL_MAX, each * gains.len()).await;
     let rounds = gains.into_iter().flat_map(|gain| vec![gain; each]);
     for (round, gain) in rounds.enumerate() {
-        run.servers.servers()[ODD].clock().set_gain(gain);
+        run.servers.servers()[DEVIATING_SERVER]
+            .clock()
+            .set_gain(gain);
         run.round(round, LONG, 0).await;
     }
     let verdict = run.oracle.verdict();

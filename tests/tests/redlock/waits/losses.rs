@@ -34,9 +34,9 @@ const SLACK: Duration = Duration::from_millis(150);
 /// Time after which a node rejects a command that was sent before, with a margin of 250 ms.
 const TOO_LATE: Duration = Duration::from_millis(COMMAND_DEADLINE_MS + 250);
 const LIMIT: Duration = Duration::from_secs(30);
-const BACK: Duration = Duration::from_secs(5);
+const RECOVERED_WITHIN: Duration = Duration::from_secs(5);
 
-fn now(lock: &str) -> AcquireCall {
+fn immediate_call(lock: &str) -> AcquireCall {
     AcquireCall::new(lock, TTL, Duration::ZERO)
 }
 
@@ -55,7 +55,7 @@ async fn pairs(client: &Client, at: usize, times: usize) -> Vec<Duration> {
     for number in 0..times {
         let started_at = boottime();
         let held = client
-            .acquire_at(at, &now(&format!("own/{at}/{number}")))
+            .acquire_at(at, &immediate_call(&format!("own/{at}/{number}")))
             .await;
         took.push(boottime() - started_at);
         let held = held.expect("a quorum is there");
@@ -94,7 +94,7 @@ async fn load(endpoints: &[SocketAddr], what: &str) -> Duration {
 /// Waits until a call that does not wait is granted, and returns the time of the grant.
 async fn granted_again(client: &Client) -> Duration {
     until("grants again", async || {
-        let call = now(&format!("again/{:?}", boottime()));
+        let call = immediate_call(&format!("again/{:?}", boottime()));
         client.acquire_at(0, &call).await.ok().map(|_| boottime())
     })
     .await
@@ -122,7 +122,7 @@ async fn two_of_five_may_be_lost_and_the_third_ends_grants_at_once() {
         let mut longest = Duration::ZERO;
         for number in 0..scaled_count(50, 5) {
             let started_at = boottime();
-            let call = now(&format!("none/{at}/{number}"));
+            let call = immediate_call(&format!("none/{at}/{number}"));
             let refused = client.acquire_at(at, &call).await.expect_err("no quorum");
             longest = longest.max(boottime() - started_at);
             assert_eq!(error_reason(&refused), Some(ErrorReason::StoreUnavailable));
@@ -147,7 +147,7 @@ async fn two_of_five_may_be_lost_and_the_third_ends_grants_at_once() {
     ));
     assert!(longest < PROMPT + SLACK, "{longest:?}");
     assert!(
-        resumed >= QUARANTINE && resumed < QUARANTINE + BACK,
+        resumed >= QUARANTINE && resumed < QUARANTINE + RECOVERED_WITHIN,
         "{resumed:?}"
     );
 }
@@ -163,7 +163,7 @@ async fn a_server_that_came_back_empty_votes_when_nothing_it_forgot_can_live() {
     let first = loop {
         let lock = format!("lock/{without}");
         let held = client
-            .acquire_at(0, &now(&lock))
+            .acquire_at(0, &immediate_call(&lock))
             .await
             .expect("four are there");
         // The command was sent to all servers at the same time. By now each server has executed it
@@ -173,7 +173,7 @@ async fn a_server_that_came_back_empty_votes_when_nothing_it_forgot_can_live() {
             break boottime() - restored_at;
         }
         assert!(
-            boottime() - restored_at < QUARANTINE + BACK,
+            boottime() - restored_at < QUARANTINE + RECOVERED_WITHIN,
             "it votes again"
         );
         client.release_at(0, &held).await.expect("it is held");
@@ -209,7 +209,9 @@ async fn backups_and_a_first_replica_stop_no_grant() {
         let (mut longest, mut granted) = ((Duration::ZERO, 0), 0);
         while !done.is_cancelled() || granted < scaled_count(400, 40) {
             let started_at = boottime();
-            let held = client.acquire_at(0, &now(&format!("lock/{granted}"))).await;
+            let held = client
+                .acquire_at(0, &immediate_call(&format!("lock/{granted}")))
+                .await;
             longest = longest.max((boottime() - started_at, granted));
             let held = held.expect("grants go on");
             client.release_at(0, &held).await.expect("it is held");
@@ -252,7 +254,7 @@ async fn a_holder_without_a_quorum_stops_before_anybody_else_is_granted() {
         servers.resume([3, 4]);
         let waits = AcquireCall::new(&lock, TTL, Duration::from_secs(30));
         let granted = async { (next.acquire(&waits).await, boottime()) };
-        let told = async {
+        let loss_notified = async {
             loop {
                 sleep(TTL / 10).await;
                 match holder.renew_at(0, &held).await {
@@ -267,10 +269,10 @@ async fn a_holder_without_a_quorum_stops_before_anybody_else_is_granted() {
                 }
             }
         };
-        let both = timeout(LIMIT, async { tokio::join!(granted, told) }).await;
-        let ((granted, granted_at), told) = both.expect("the lease cannot be renewed");
+        let both = timeout(LIMIT, async { tokio::join!(granted, loss_notified) }).await;
+        let ((granted, granted_at), loss_notified) = both.expect("the lease cannot be renewed");
         let granted = granted.expect("a quorum is there, and the lease runs out");
-        let (valid_until, over) = told;
+        let (valid_until, over) = loss_notified;
         let apart = granted_at.saturating_sub(valid_until);
         print_figures(&format!(
             "redlock: a lease whose third server was lost was refused with {over:?} and valid until \
@@ -279,7 +281,10 @@ async fn a_holder_without_a_quorum_stops_before_anybody_else_is_granted() {
         assert!(over.is_some());
         assert!(granted.token() > held.token());
         assert!(granted_at >= valid_until, "valid beside the next grant");
-        assert!(apart < store_expiry(TTL_MAX) + BACK, "{apart:?}");
+        assert!(
+            apart < store_expiry(TTL_MAX) + RECOVERED_WITHIN,
+            "{apart:?}"
+        );
         next.release(&granted).await.expect("it is held");
         servers.restart(2, RestartData::Kept).await;
         // The next round needs the vote of server 2.

@@ -28,14 +28,14 @@ use tokio::time::{Instant, sleep};
 use tonic::{Code, Status};
 
 /// The store's expiry of a lease with the shortest TTL.
-const E: Duration = Duration::from_millis(TTL_MS + TTL_MS / 5 + 250);
+const STORE_EXPIRY: Duration = Duration::from_millis(TTL_MS + TTL_MS / 5 + 250);
 /// Part of the validity of a lease within which a quorum must answer.
 const QUARTER: Duration = Duration::from_millis(TTL_MS / 4);
 /// Maximum duration of a call that waits for no timeout.
 const AT_ONCE: Duration = Duration::from_millis(200);
-const BACK: Duration = Duration::from_secs(5);
+const RECOVERED_WITHIN: Duration = Duration::from_secs(5);
 /// Number of concurrent acquires of a held lock.
-const STRANGERS: usize = 8;
+const RIVALS: usize = 8;
 
 fn lock(name: &str) -> LockKey {
     lock_key("default", name)
@@ -107,7 +107,7 @@ async fn two_of_five_nodes_may_be_lost_or_stopped_and_cost_nothing() {
     nodes.resume([1, 3]);
     nodes.kill(0).await;
     nodes.kill(4).await;
-    granted_again(&broker, BACK).await;
+    granted_again(&broker, RECOVERED_WITHIN).await;
     let killed = pairs(&broker, times).await;
     print_figures(&format!(
         "redlock: longest call of {times} rounds: all five {all:?}, two stopped {stopped:?}, two \
@@ -144,9 +144,9 @@ async fn without_a_quorum_nothing_is_granted_and_callers_know_within_a_second() 
     );
     longest = longest.max(start.elapsed());
     nodes.resume([0, 2, 4]);
-    let back = granted_again(&broker, BACK).await;
+    let back = granted_again(&broker, RECOVERED_WITHIN).await;
     // Commands in the sockets of the paused nodes were rejected or rolled back.
-    sleep(E).await;
+    sleep(STORE_EXPIRY).await;
     for call in &calls {
         assert_eq!(nodes.holder_count(&call.lock).await, 0, "{}", call.lock);
     }
@@ -161,7 +161,7 @@ async fn without_a_quorum_nothing_is_granted_and_callers_know_within_a_second() 
     }
     let restarted = Instant::now();
     nodes.restart(2, RestartData::Deleted).await;
-    let after_restart = granted_again(&broker, QUARANTINE + BACK).await;
+    let after_restart = granted_again(&broker, QUARANTINE + RECOVERED_WITHIN).await;
     print_figures(&format!(
         "redlock: without a quorum the longest call took {longest:?}; granted {back:?} after three \
          stopped nodes went on, {after_restart:?} after one of three lost nodes came back empty"
@@ -186,7 +186,7 @@ async fn a_node_that_restarted_empty_has_no_vote_until_its_quarantine_is_over() 
     nodes.resume([3, 4]);
     let mut tried = 0;
     while asked_at.elapsed() < ttl {
-        let strangers: Vec<_> = (0..STRANGERS).map(|_| immediate_call(&held.lock)).collect();
+        let strangers: Vec<_> = (0..RIVALS).map(|_| immediate_call(&held.lock)).collect();
         let answers = join_all(
             strangers
                 .iter()
@@ -215,7 +215,10 @@ async fn a_node_that_restarted_empty_has_no_vote_until_its_quarantine_is_over() 
             Err(StoreError::Recovering { .. } | StoreError::Unavailable(_)) => refused += 1,
             answer => panic!("{answer:?} instead of a grant"),
         }
-        assert!(restarted.elapsed() < QUARANTINE + BACK, "it votes again");
+        assert!(
+            restarted.elapsed() < QUARANTINE + RECOVERED_WITHIN,
+            "it votes again"
+        );
     };
     print_figures(&format!(
         "redlock: {tried} calls refused beside a lease whose third node came back empty; {others} \
@@ -241,7 +244,7 @@ async fn a_quorum_that_is_slower_than_a_quarter_of_the_validity_is_undone() {
         // The slow nodes still execute the commands, which are younger than `COMMAND_DEADLINE_MS`.
         let start = Instant::now();
         while nodes.holder_count(&call.lock).await > 0 {
-            assert!(start.elapsed() < E, "held after E");
+            assert!(start.elapsed() < STORE_EXPIRY, "held after E");
         }
         longest = longest.max(start.elapsed());
         let next = AcquireCommand {
@@ -290,10 +293,10 @@ async fn shared_locks_and_semaphores_are_rejected_with_one_sentence() {
     for mode in [Mode::Shared, semaphore] {
         let call = with_mode(new_call(&lock("counted")), mode);
         let refused = broker.store.acquire(&call).await;
-        let Err(StoreError::Unsupported(why)) = refused else {
+        let Err(StoreError::Unsupported(reason)) = refused else {
             panic!("{refused:?}");
         };
-        assert!(why.contains("exclusive"), "{why}");
+        assert!(reason.contains("exclusive"), "{reason}");
         assert_eq!(nodes.holder_count(&call.lock).await, 0);
     }
     let mut counted = waiting_call(&lock("counted"), Duration::ZERO);
@@ -346,7 +349,7 @@ async fn a_start_says_what_is_wrong_with_the_nodes() {
         nodes.kill(node).await;
     }
     let broker = nodes.start_broker().await;
-    granted_again(&broker, BACK).await;
+    granted_again(&broker, RECOVERED_WITHIN).await;
     nodes.kill(2).await;
     let error = start(nodes.configs()).await;
     assert!(matches!(error, NodeError::Unreachable(_)), "{error}");

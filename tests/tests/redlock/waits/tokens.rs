@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep};
 const SKEW_KEY: &str = "skew";
 /// Time after which a node rejects a command that was sent before, with a margin of 250 ms.
 const TOO_LATE: Duration = Duration::from_millis(COMMAND_DEADLINE_MS + 250);
-const E: Duration = Duration::from_millis(TTL_MS + TTL_MS / 5 + 250);
+const STORE_EXPIRY: Duration = Duration::from_millis(TTL_MS + TTL_MS / 5 + 250);
 /// Time without a record of a lock. It exceeds the maximum distance of two tokens that is caused by
 /// clocks within these bounds.
 const FORGOTTEN_FOR: Duration = Duration::from_millis(2_700);
@@ -173,7 +173,7 @@ async fn tokens_rise_over_all_quorums_although_clocks_differ_and_nodes_forget() 
         // Nodes that were paused execute the delayed commands in any order.
         let released = Instant::now();
         while nodes.holder_count(&lock).await > 0 {
-            assert!(released.elapsed() < 2 * E, "held after E");
+            assert!(released.elapsed() < 2 * STORE_EXPIRY, "held after E");
         }
         grants += 1;
         if round % 16 == 15 {

@@ -36,11 +36,11 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 const TASKS: usize = 24;
 /// Time for an answer to arrive.
-const SOON: Duration = Duration::from_millis(300);
+const TIME_LIMIT: Duration = Duration::from_millis(300);
 /// Maximum duration of a shutdown: the bound of 2 s, with a margin.
 const SHUT_DOWN_WITHIN: Duration = Duration::from_millis(2_500);
 /// Time for which a request keeps its queue position after its stream broke.
-const PLACE_KEPT: Duration = Duration::from_secs(6);
+const POSITION_KEPT: Duration = Duration::from_secs(6);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dropped_calls_leave_no_holder_and_no_waiter() {
@@ -57,8 +57,8 @@ async fn dropped_calls_leave_no_holder_and_no_waiter() {
     let last_cancel = boottime();
 
     let observer = Observer::new("observer", &addrs, 0);
-    let freed = taken_again(&connect("next", &addrs).await, last_cancel).await;
-    let left_the_line = nobody_waits(&observer, last_cancel).await;
+    let freed = acquire_again(&connect("next", &addrs).await, last_cancel).await;
+    let left_the_line = wait_for_empty_queues(&observer, last_cancel).await;
     drop(held);
     no_trace(&observer).await;
     let verdict = fixture.hold_log.oracle.verdict();
@@ -123,8 +123,8 @@ async fn drop_calls(fixture: &Arc<CancellationLoad>, target: usize) -> usize {
 }
 
 /// Acquires every lock, and returns the time from `since` until the last lock was acquired.
-async fn taken_again(next: &Client, since: Duration) -> Duration {
-    let until = since + store_expiry(TTL) + SOON;
+async fn acquire_again(next: &Client, since: Duration) -> Duration {
+    let until = since + store_expiry(TTL) + TIME_LIMIT;
     let takes = (0..LOCKS).map(async |lock| {
         let remaining = until.saturating_sub(boottime());
         let guard = next.lock(lock_name(lock)).wait(remaining).acquire().await;
@@ -138,7 +138,7 @@ async fn taken_again(next: &Client, since: Duration) -> Duration {
 }
 
 /// Waits until the queues of the held locks are empty, and returns the time since `since`.
-async fn nobody_waits(observer: &Observer, since: Duration) -> Duration {
+async fn wait_for_empty_queues(observer: &Observer, since: Duration) -> Duration {
     for lock in 0..HELD {
         loop {
             let state = observer
@@ -150,8 +150,11 @@ async fn nobody_waits(observer: &Observer, since: Duration) -> Duration {
                 break;
             }
             let waited = boottime() - since;
-            assert!(waited < PLACE_KEPT + SOON, "they are gone: {state:?}");
-            sleep(SOON / 10).await;
+            assert!(
+                waited < POSITION_KEPT + TIME_LIMIT,
+                "they are gone: {state:?}"
+            );
+            sleep(TIME_LIMIT / 10).await;
         }
     }
     boottime() - since
@@ -163,7 +166,7 @@ async fn no_trace(observer: &Observer) {
         .map(lock_name)
         .chain((0..HELD).map(held_lock_name));
     for name in names {
-        let give_up = boottime() + SOON;
+        let give_up = boottime() + TIME_LIMIT;
         while let Some(state) = observer.get_lock(&name).await.expect("GetLock works") {
             assert!(boottime() < give_up, "held or waited for: {state:?}");
         }
@@ -218,19 +221,19 @@ async fn a_client_works_on_another_executor() {
             client
                 .lock("b")
                 .ttl(TTL)
-                .attempts(2, SOON / 10)
+                .attempts(2, TIME_LIMIT / 10)
                 .try_acquire(),
         );
         let guard = none.expect("an answer").expect("it is free");
         holds.send(()).expect("it is waited for");
-        let why = block_on(guard.lost());
+        let reason = block_on(guard.lost());
         block_on(client.shutdown());
-        done.send(why).expect("it is waited for");
+        done.send(reason).expect("it is waited for");
     });
     is_held.await.expect("no panic");
     deployment.brokers[0].kill().await;
-    let why = timeout(2 * TTL, is_done).await.expect("lost in time");
-    assert_eq!(why, Ok(LostReason::Expired));
+    let reason = timeout(2 * TTL, is_done).await.expect("lost in time");
+    assert_eq!(reason, Ok(LostReason::Expired));
     elsewhere.join().expect("no panic");
 }
 
@@ -269,12 +272,12 @@ async fn a_shutdown_ends_every_call_and_guard() {
         let guards = timeout(SHUT_DOWN_WITHIN, join_all(tasks)).await;
         let guards = guards.expect("every call ends").into_iter();
         for guard in guards.flat_map(|guards| guards.expect("no panic")) {
-            let why = timeout(SOON, guard.lost()).await;
-            assert_eq!(why, Ok(LostReason::Closed), "notified in time");
+            let reason = timeout(TIME_LIMIT, guard.lost()).await;
+            assert_eq!(reason, Ok(LostReason::Closed), "notified in time");
             slowest = slowest.max(boottime() - started_at);
             let locks = guard.locks();
             let (_, name) = locks[0].split_once('/').expect("a namespace and a name");
-            let result = next.lock(name).wait(SOON).acquire().await;
+            let result = next.lock(name).wait(TIME_LIMIT).acquire().await;
             result
                 .expect("it was released")
                 .release()
@@ -323,7 +326,7 @@ async fn a_call_under_a_lease_that_was_cut_unanswered_costs_the_lease_nothing() 
     assert!(proxy.close_connections().await > 0, "it was connected");
     let free = next
         .lock("b")
-        .wait(store_expiry(TTL) + SOON)
+        .wait(store_expiry(TTL) + TIME_LIMIT)
         .acquire()
         .await;
     let freed = boottime() - cut_at;

@@ -29,15 +29,15 @@ const TTL: Duration = Duration::from_secs(10);
 const MARGIN: Duration = Duration::from_secs(1);
 const SITES: usize = 10;
 const GUARDS_EACH: usize = 50;
-const LINES: usize = 10;
-const IN_LINE: usize = 20;
-const CALM: Duration = Duration::from_secs(2);
+const QUEUES: usize = 10;
+const WAITERS: usize = 20;
+const QUIET_PERIOD: Duration = Duration::from_secs(2);
 const DOWN: Duration = Duration::from_secs(1);
 /// Maximum duration of a graceful stop. It is half of the time after which a draining broker
 /// disconnects clients that have not moved.
-const ASKED_WITHIN: Duration = Duration::from_secs(5);
+const RECONNECT_REQUESTED_WITHIN: Duration = Duration::from_secs(5);
 const SETTLED_WITHIN: Duration = Duration::from_secs(20);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Clients of the run, with their guards and waiters.
 struct Fleet {
@@ -56,14 +56,14 @@ enum Fault {
 
 /// Period in which a broker was down and its clients moved to the other broker.
 #[derive(Debug)]
-struct Window {
+struct Downtime {
     from: Duration,
     to: Duration,
     /// Number of clients that were connected to the broker.
     moved: usize,
 }
 
-impl Window {
+impl Downtime {
     fn contains(&self, moment: Duration) -> bool {
         (self.from..self.to).contains(&moment)
     }
@@ -80,8 +80,8 @@ async fn guards_and_queues_survive_brokers_that_stop_in_turn() {
         boottime(),
         scaled_duration(Duration::from_secs(300), Duration::from_secs(20)),
     );
-    let pace = time.mul_f64(0.95) / u32::try_from(IN_LINE + 1).expect("few");
-    let served = serve_queues(lines, pace);
+    let release_interval = time.mul_f64(0.95) / u32::try_from(WAITERS + 1).expect("few");
+    let served = serve_queues(lines, release_interval);
 
     let mut windows = Vec::new();
     let turns = [
@@ -92,9 +92,9 @@ async fn guards_and_queues_survive_brokers_that_stop_in_turn() {
     ];
     let mut turns = turns.into_iter().cycle();
     while boottime() < started_at + time {
-        sleep(CALM).await;
+        sleep(QUIET_PERIOD).await;
         let (broker, fault) = turns.next().expect("a cycle");
-        windows.push(fleet.suffer(&mut deployment, broker, fault).await);
+        windows.push(fleet.run_fault(&mut deployment, broker, fault).await);
     }
     let ended = boottime();
     let served = join_all(served).await.into_iter();
@@ -109,7 +109,7 @@ async fn guards_and_queues_survive_brokers_that_stop_in_turn() {
         .await;
 
     report_faults(&fleet, &windows, least, wrong);
-    queue::report_queues("sdk_rolling", &served, IN_LINE, |at| {
+    queue::report_queues("sdk_rolling", &served, WAITERS, |at| {
         windows.iter().any(|window| window.contains(at))
     });
     report_calls(&calls, &windows, (started_at, ended));
@@ -117,7 +117,7 @@ async fn guards_and_queues_survive_brokers_that_stop_in_turn() {
 
 fn report_faults(
     fleet: &Fleet,
-    windows: &[Window],
+    windows: &[Downtime],
     least: Duration,
     (lost, changed): (usize, usize),
 ) {
@@ -143,7 +143,7 @@ fn report_faults(
     assert!(moves >= gone, "who was on a broker that went has moved");
 }
 
-fn report_calls(calls: &[Call], windows: &[Window], (started_at, ended): (Duration, Duration)) {
+fn report_calls(calls: &[Call], windows: &[Downtime], (started_at, ended): (Duration, Duration)) {
     let is_in_fault = |call: &&Call| windows.iter().any(|window| window.contains(call.ended_at));
     let in_run = calls
         .iter()
@@ -176,7 +176,7 @@ impl Fleet {
         );
         let (holders, waits) = (clients(&holding), clients(&waiting));
         let guards = HeldGuards::acquire(&holders, GUARDS_EACH, TTL).await;
-        let (lines, waiters) = queue::start_queues(&holders, &waits, (LINES, IN_LINE), TTL).await;
+        let (lines, waiters) = queue::start_queues(&holders, &waits, (QUEUES, WAITERS), TTL).await;
         let fleet = Self {
             holding,
             guards,
@@ -188,7 +188,7 @@ impl Fleet {
 
     /// Stops or kills a broker, and restarts it. Waits until all of its clients have moved to the
     /// other broker.
-    async fn suffer(&self, deployment: &mut Deployment, at: usize, fault: Fault) -> Window {
+    async fn run_fault(&self, deployment: &mut Deployment, at: usize, fault: Fault) -> Downtime {
         let fixtures = || self.holding.iter().chain(&self.waiting);
         let hit: Vec<_> = fixtures()
             .map(|fixture| fixture.is_connected_to(at))
@@ -204,7 +204,7 @@ impl Fleet {
                 assert_eq!(broker.wait_for_exit().await, Some(0), "in good order");
                 let took = boottime() - from;
                 assert!(
-                    took < ASKED_WITHIN,
+                    took < RECONNECT_REQUESTED_WITHIN,
                     "clients move when they are asked: {took:?}"
                 );
             }
@@ -228,7 +228,7 @@ impl Fleet {
                 && self.guards.iter().all(is_heard)
                 && self.waiters.iter().zip(&grants).all(is_told))
             {
-                sleep(LOOK_EVERY).await;
+                sleep(POLL_INTERVAL).await;
             }
         };
         let settled = timeout(SETTLED_WITHIN, settling).await;
@@ -238,7 +238,7 @@ impl Fleet {
             (to - from).as_millis()
         ));
         settled.expect("all are settled in time");
-        Window { from, to, moved }
+        Downtime { from, to, moved }
     }
 }
 
@@ -281,7 +281,8 @@ async fn guards_are_lost_with_the_only_broker_that_their_client_knows() {
         .await
         .expect("the store waits for longer");
     assert!(
-        ends.iter().all(|(why, _)| *why == LostReason::Expired),
+        ends.iter()
+            .all(|(reason, _)| *reason == LostReason::Expired),
         "{ends:?}"
     );
     let after: Vec<_> = ends.iter().map(|(_, at)| *at - killed_at).collect();

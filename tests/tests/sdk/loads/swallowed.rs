@@ -32,12 +32,12 @@ const TTL: Duration = Duration::from_secs(2);
 const MARGIN: Duration = Duration::from_millis(500);
 /// Maximum delay of a loss report. The client polls its clock, because no timer runs during a
 /// suspend.
-const LOOKED_AT: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Time within which messages in transit arrive after the network has failed.
-const ON_THE_WAY: Duration = Duration::from_millis(300);
+const TRANSIT_TIME: Duration = Duration::from_millis(300);
 const WAIT: Duration = Duration::from_secs(60);
-const GIVE_UP: Duration = Duration::from_secs(20);
-const WAYS: [Direction; 3] = [Direction::Both, Direction::ToBroker, Direction::ToClient];
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+const DIRECTIONS: [Direction; 3] = [Direction::Both, Direction::ToBroker, Direction::ToClient];
 /// Number of concurrent clients.
 const ROUND: usize = 10;
 
@@ -47,10 +47,10 @@ const ROUND: usize = 10;
 const LONG_TTL: Duration = Duration::from_millis(4_500);
 const DELAY: Duration = Duration::from_millis(2_100);
 
-type Turn = AbortOnDropHandle<(Result<Guard, Error>, Duration)>;
+type NextGrant = AbortOnDropHandle<(Result<Guard, Error>, Duration)>;
 
 /// A broker, and clients whose network does not fail.
-struct Scene {
+struct Fixture {
     other: Sdk,
     observer: Client,
     oracle: Oracle,
@@ -65,12 +65,12 @@ struct Loss {
     swallowed: Duration,
     /// Time at which the guard reported the loss.
     lost: Duration,
-    next: Next,
+    next: GrantAfterLoss,
 }
 
 /// Grant of the lost lock to the next waiter.
 #[derive(Debug)]
-struct Next {
+struct GrantAfterLoss {
     granted: Duration,
     /// Reads of the previous lease until the grant.
     looks: ExpiryReads,
@@ -80,14 +80,14 @@ struct Next {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_loss_is_reported_before_somebody_else_has_the_lock() {
     let total = scaled_count(100, 10);
-    let fixture = Scene::start(total).await;
+    let fixture = Fixture::start(total).await;
     let mut losses = Vec::new();
     while losses.len() < total {
         let from = losses.len();
         let round = (from..total.min(from + ROUND)).map(|index| fixture.lose(index));
         losses.extend(join_all(round).await);
     }
-    for way in WAYS {
+    for way in DIRECTIONS {
         let losses = losses.iter().filter(|loss| loss.way == way);
         let losses: Vec<_> = losses.collect();
         let distances = losses.iter().map(|l| l.next.granted.checked_sub(l.lost));
@@ -105,24 +105,29 @@ async fn a_loss_is_reported_before_somebody_else_has_the_lock() {
                 .unwrap_or(&Duration::ZERO)
                 .as_millis(),
             format_spread(trusted.collect()),
-            format_spread(losses.iter().map(|loss| loss.next.late()).collect())
+            format_spread(
+                losses
+                    .iter()
+                    .map(|loss| loss.next.delay_after_expiry())
+                    .collect()
+            )
         ));
     }
     let verdict = fixture.oracle.verdict();
     assert_eq!(verdict.uses, 2 * total);
     assert_eq!((verdict.overlaps, verdict.regressions), (0, 0));
     for loss in &losses {
-        let limit = loss.swallowed + ON_THE_WAY + TTL - MARGIN + LOOKED_AT;
+        let limit = loss.swallowed + TRANSIT_TIME + TTL - MARGIN + POLL_INTERVAL;
         assert!(loss.lost <= limit, "trusted too long: {loss:#?}");
-        loss.next.judge();
+        loss.next.assert_granted_at_expiry();
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn messages_of_the_broker_arrive_too_late() {
     let total = scaled_count(20, 6);
-    let fixture = Scene::start(total).await;
-    let rounds = (0..total).map(|index| fixture.wait_for_word(index));
+    let fixture = Fixture::start(total).await;
+    let rounds = (0..total).map(|index| fixture.lose_without_validity(index));
     let told_count = join_all(rounds).await;
     let told_count = told_count.into_iter().filter(|is_told| *is_told).count();
     let verdict = fixture.oracle.verdict();
@@ -137,7 +142,7 @@ async fn messages_of_the_broker_arrive_too_late() {
 #[tokio::test(flavor = "multi_thread")]
 async fn validity_counts_from_the_sending_of_a_heartbeat() {
     let total = scaled_count(20, 6);
-    let fixture = Scene::start(total).await;
+    let fixture = Fixture::start(total).await;
     let by_receipt = Oracle::new(total);
     let rounds = (0..total).map(|index| fixture.delay(index, &by_receipt));
     let losses = join_all(rounds).await;
@@ -159,10 +164,12 @@ async fn validity_counts_from_the_sending_of_a_heartbeat() {
     ));
     assert_eq!((verdict.overlaps, verdict.regressions), (0, 0));
     assert_eq!(by_receipt.overlaps, total, "late enough to matter");
-    losses.iter().for_each(|loss| loss.next.judge());
+    losses
+        .iter()
+        .for_each(|loss| loss.next.assert_granted_at_expiry());
 }
 
-impl Scene {
+impl Fixture {
     async fn start(locks: usize) -> Self {
         let deployment = Deployment::start(1).await;
         let addr = deployment.addrs()[0];
@@ -181,11 +188,14 @@ impl Scene {
 
     /// Acquires a lock, and drops packets from a random moment on until the lock is lost.
     async fn lose(&self, index: usize) -> Loss {
-        let (lock, way) = (format!("lock-{index}"), WAYS[index % WAYS.len()]);
+        let (lock, way) = (
+            format!("lock-{index}"),
+            DIRECTIONS[index % DIRECTIONS.len()],
+        );
         let proxy = self.proxy().await;
         let (holder, guard) = hold(&proxy, &lock, TTL).await;
         let entered = boottime();
-        let turn = self.wait_in_line(&lock, TTL).await;
+        let turn = self.queue_next_holder(&lock, TTL).await;
         let held = guard.held();
         let loss = tokio::spawn(async move { (held.lost().await, boottime(), held.is_valid()) });
         let loss = AbortOnDropHandle::new(loss);
@@ -196,12 +206,12 @@ impl Scene {
         let swallowed = boottime();
         let next = self.granted(&lock, turn).await;
         assert!(loss.is_finished(), "not reported by now");
-        let (why, lost, is_valid) = loss.await.expect("no panic");
-        assert_eq!((why, is_valid), (LostReason::Expired, false));
+        let (reason, lost, is_valid) = loss.await.expect("no panic");
+        assert_eq!((reason, is_valid), (LostReason::Expired, false));
         assert!(proxy.dropped_frames() > 0, "nothing was swallowed");
         assert!(proxy.opened_connections() > 1, "no other way was tried");
         self.oracle
-            .record(visit(index, guard.fencing_token(), entered, lost));
+            .record(lock_use(index, guard.fencing_token(), entered, lost));
 
         // The network works again, and the client reconnects, but the lock stays lost.
         proxy.set_mode(ProxyMode::Forward);
@@ -216,7 +226,7 @@ impl Scene {
         let released = guard.release().await.expect_err("it was lost");
         assert!(matches!(released, ReleaseError::Lost(LostReason::Expired)));
         assert!(next.guard.is_valid(), "the next one holds it");
-        self.oracle.record(visit(
+        self.oracle.record(lock_use(
             index,
             next.guard.fencing_token(),
             next.granted,
@@ -233,8 +243,8 @@ impl Scene {
     /// Repeats the loss of [`Self::lose`] for a client that measures no validity, and relies on the
     /// broker's messages. Returns true if the client received the end of its lease before another
     /// client had the lock.
-    async fn wait_for_word(&self, index: usize) -> bool {
-        let (lock, way) = (format!("word-{index}"), WAYS[index % 2]);
+    async fn lose_without_validity(&self, index: usize) -> bool {
+        let (lock, way) = (format!("word-{index}"), DIRECTIONS[index % 2]);
         let proxy = self.proxy().await;
         let mut stream = StreamClient::open_without_keepalive(proxy.addr()).await;
         stream.start_heartbeats(TTL / 3);
@@ -246,7 +256,7 @@ impl Scene {
             .expect("the stream lives")
             .lease;
         let entered = boottime();
-        let turn = self.wait_in_line(&lock, TTL).await;
+        let turn = self.queue_next_holder(&lock, TTL).await;
         let word =
             async move { while let Some(Response::Ack(_)) = stream.next_lease_message().await {} };
         let word = AbortOnDropHandle::new(tokio::spawn(word));
@@ -258,8 +268,8 @@ impl Scene {
         assert!(proxy.dropped_frames() > 0, "nothing was swallowed");
         let token = lease.expect("a lease").grants[0].fencing_token;
         let left_at = boottime();
-        self.oracle.record(visit(index, token, entered, left_at));
-        self.oracle.record(visit(
+        self.oracle.record(lock_use(index, token, entered, left_at));
+        self.oracle.record(lock_use(
             index,
             next.guard.fencing_token(),
             next.granted,
@@ -275,7 +285,7 @@ impl Scene {
         let proxy = self.proxy().await;
         let (_holder, guard) = hold(&proxy, &lock, LONG_TTL).await;
         let entered = boottime();
-        let turn = self.wait_in_line(&lock, LONG_TTL).await;
+        let turn = self.queue_next_holder(&lock, LONG_TTL).await;
         let log =
             AbortOnDropHandle::new(tokio::spawn(ValidityLog::record_until_lost(guard.held())));
         // After the heartbeat that follows a grant.
@@ -294,11 +304,11 @@ impl Scene {
         assert_eq!(log.lost_reason, LostReason::Expired);
         let last = log.last_confirmation();
         let came = last.at.saturating_sub(swallowed);
-        assert!(came + ON_THE_WAY >= DELAY, "it came late: {log:?}");
+        assert!(came + TRANSIT_TIME >= DELAY, "it came late: {log:?}");
         let naive = last.at + LONG_TTL - MARGIN;
         for (oracle, ended) in [(&self.oracle, log.lost_at), (by_receipt, naive)] {
-            oracle.record(visit(index, guard.fencing_token(), entered, ended));
-            oracle.record(visit(
+            oracle.record(lock_use(index, guard.fencing_token(), entered, ended));
+            oracle.record(lock_use(
                 index,
                 next.guard.fencing_token(),
                 next.granted,
@@ -314,7 +324,7 @@ impl Scene {
     }
 
     /// Queues a client for the lock whose network does not fail.
-    async fn wait_in_line(&self, lock: &str, ttl: Duration) -> Turn {
+    async fn queue_next_holder(&self, lock: &str, ttl: Duration) -> NextGrant {
         let next = self.other.lock(lock).ttl(ttl).wait(WAIT);
         let turn = tokio::spawn(async move { (next.acquire().await, boottime()) });
         self.observer.wait_for_queue_length_at(0, lock, 1).await;
@@ -323,10 +333,10 @@ impl Scene {
 
     /// Waits until the queued client is granted the lock, and reads the lock in the store until
     /// then.
-    async fn granted(&self, lock: &str, turn: Turn) -> Next {
+    async fn granted(&self, lock: &str, turn: NextGrant) -> GrantAfterLoss {
         let stop = CancellationToken::new();
         let turn = async {
-            let turn = timeout(GIVE_UP, turn).await;
+            let turn = timeout(TEST_TIMEOUT, turn).await;
             stop.cancel();
             turn.expect("granted in time").expect("no panic")
         };
@@ -336,7 +346,7 @@ impl Scene {
         looks
             .expiries
             .retain(|seen| seen.lease_id != guard.lease_id());
-        Next {
+        GrantAfterLoss {
             granted,
             looks,
             guard,
@@ -344,13 +354,13 @@ impl Scene {
     }
 }
 
-impl Next {
-    fn late(&self) -> Duration {
+impl GrantAfterLoss {
+    fn delay_after_expiry(&self) -> Duration {
         self.looks.delay_of(self.granted)
     }
 
     /// Asserts that the grant came at the expiry of the previous lease in the store.
-    fn judge(&self) {
+    fn assert_granted_at_expiry(&self) {
         let end = self.looks.last_expiry().earliest;
         assert!(self.granted >= end, "too soon: {self:#?}");
         assert!(
@@ -369,7 +379,7 @@ async fn hold(proxy: &Http2Proxy, lock: &str, ttl: Duration) -> (Sdk, Guard) {
     (client, guard)
 }
 
-fn visit(lock: usize, token: i64, entered: Duration, ended: Duration) -> LockUse {
+fn lock_use(lock: usize, token: i64, entered: Duration, ended: Duration) -> LockUse {
     LockUse {
         lock,
         share: Share::ALL,

@@ -9,8 +9,8 @@ use tokio::time::timeout;
 /// TTL of a lease that needs a heartbeat every 20 s, and maximum wait.
 const LONG: Duration = Duration::from_secs(60);
 /// Time after an acquire until the client's next timer is the heartbeat of the acquired lease.
-const LEFT_ALONE: Duration = Duration::from_secs(3);
-const SOON: Duration = Duration::from_secs(5);
+const IDLE_FOR: Duration = Duration::from_secs(3);
+const TIME_LIMIT: Duration = Duration::from_secs(5);
 
 #[tokio::test]
 async fn a_short_lease_is_kept_beside_a_long_one() {
@@ -18,7 +18,7 @@ async fn a_short_lease_is_kept_beside_a_long_one() {
     let client = broker.client("one").await;
     let long = client.lock("long").ttl(LONG).acquire().await;
     let long = long.expect("it is free");
-    let lost = timeout(LEFT_ALONE, long.lost()).await;
+    let lost = timeout(IDLE_FOR, long.lost()).await;
     assert!(lost.is_err(), "{lost:?}");
     let short = client.lock("short").ttl(Duration::from_secs(1));
     let short = short.acquire().await.expect("it is free");
@@ -34,7 +34,7 @@ async fn a_wait_keeps_its_place_beside_a_long_lease() {
     let held = other.lock("held").acquire().await.expect("it is free");
     let long = client.lock("long").ttl(LONG).acquire().await;
     let long = long.expect("it is free");
-    let lost = timeout(LEFT_ALONE, long.lost()).await;
+    let lost = timeout(IDLE_FOR, long.lost()).await;
     assert!(lost.is_err(), "{lost:?}");
     let mut first = pin!(client.lock("held").wait(LONG).acquire());
     let mut second = pin!(other.lock("held").wait(LONG).acquire());
@@ -56,7 +56,7 @@ async fn a_wait_keeps_its_place_beside_a_long_lease() {
     let answer = eight.await;
     assert!(answer.is_err(), "{answer:?}");
     held.release().await.expect("it was held");
-    let next = timeout(SOON, async {
+    let next = timeout(TIME_LIMIT, async {
         tokio::select! {
             answer = &mut first => answer,
             _ = &mut second => panic!("the first has lost its place"),

@@ -26,10 +26,10 @@ use tokio::{
 
 const TTL: Duration = Duration::from_secs(2);
 /// Maximum delay of the notification of a loss on the busiest machine.
-const TICKS: Duration = Duration::from_secs(1);
-const SOON: Duration = Duration::from_secs(10);
+const LOSS_DELAY_MAX: Duration = Duration::from_secs(1);
+const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// Time for which a call without an answer continues after the end of its wait.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_GRACE: Duration = Duration::from_secs(5);
 
 async fn connect(brokers: &[BrokerProcess]) -> Client {
     let urls = brokers
@@ -47,12 +47,12 @@ async fn a_lock_is_held_no_longer_than_max_hold() {
     let guard = client.lock("a").ttl(TTL).max_hold(TTL * 2).acquire().await;
     let guard = guard.expect("it is free");
     let granted = boottime();
-    let why = timeout(SOON, guard.lost()).await.expect("it ends");
+    let reason = timeout(TIME_LIMIT, guard.lost()).await.expect("it ends");
     let held = boottime() - granted;
-    assert!(held >= TTL && held <= TTL * 2 + TICKS, "{held:?}");
+    assert!(held >= TTL && held <= TTL * 2 + LOSS_DELAY_MAX, "{held:?}");
     // The validity may end on the client's clock first.
     let expected = [LostReason::MaxHold, LostReason::Expired];
-    assert!(expected.contains(&why), "{why:?}");
+    assert!(expected.contains(&reason), "{reason:?}");
 }
 
 #[tokio::test]
@@ -65,15 +65,15 @@ async fn a_wait_without_a_reply_ends_at_its_timeout() {
     let client = client.expect("the broker answers");
     let guard = holder.lock("a").acquire().await.expect("it is free");
     let started_at = boottime();
-    let (in_line, is_in_line) = oneshot::channel();
-    let mut in_line = Some(in_line);
+    let (queued, is_queued) = oneshot::channel();
+    let mut queued = Some(queued);
     let waiting = client.lock("a").wait(wait).on_queue(move |_| {
-        if let Some(in_line) = in_line.take() {
-            in_line.send(()).expect("it is waited for");
+        if let Some(queued) = queued.take() {
+            queued.send(()).expect("it is waited for");
         }
     });
     let cut = async {
-        is_in_line.await.expect("it is in line");
+        is_queued.await.expect("it is in line");
         proxy.set_mode(ProxyMode::RejectConnections);
         assert!(proxy.close_connections().await > 0, "it was connected");
         // The wait ends while the broker is unreachable.
@@ -108,8 +108,8 @@ async fn a_lock_that_the_store_loses_is_reported() {
     let client = connect(&deployment.brokers).await;
     let guard = client.lock("a").acquire().await.expect("it is free");
     deployment.redis.connect().await.must(&["FLUSHALL"]).await;
-    let why = timeout(SOON, guard.lost()).await.expect("notified");
-    assert_eq!(why, LostReason::StoreLost);
+    let reason = timeout(TIME_LIMIT, guard.lost()).await.expect("notified");
+    assert_eq!(reason, LostReason::StoreLost);
     let released = guard.release().await;
     assert!(
         matches!(released, Err(ReleaseError::Lost(LostReason::StoreLost))),
@@ -129,8 +129,8 @@ async fn a_holder_without_a_broker_stops_trusting_by_itself() {
     let killed_at = boottime();
     deployment.brokers[0].kill().await;
     assert!(guard.is_valid(), "its time is not over yet");
-    let why = timeout(SOON, guard.lost()).await.expect("it ends");
-    assert_eq!(why, LostReason::Expired);
+    let reason = timeout(TIME_LIMIT, guard.lost()).await.expect("it ends");
+    assert_eq!(reason, LostReason::Expired);
     let after = boottime() - killed_at;
     assert!(after <= TTL, "trusted for {after:?}");
     deployment.brokers[0].restart().await;
@@ -184,7 +184,9 @@ async fn a_release_without_an_answer_is_repeated_elsewhere() {
     let release = tokio::spawn(guard.release());
     tokio::task::yield_now().await;
     deployment.brokers[0].kill().await;
-    let released = timeout(SOON, release).await.expect("at the other broker");
+    let released = timeout(TIME_LIMIT, release)
+        .await
+        .expect("at the other broker");
     released.expect("no panic").expect("it was held");
     let next = client.lock("a").try_acquire().await.expect("an answer");
     assert!(next.is_some(), "it is released");
@@ -208,7 +210,9 @@ async fn a_partial_release_without_a_reply_is_repeated_elsewhere() {
         proxy.wait_for_dropped_frames(lost + 1).await;
         proxy.set_mode(ProxyMode::RejectConnections);
         proxy.close_connections().await;
-        let released = timeout(SOON, release).await.expect("at the other broker");
+        let released = timeout(TIME_LIMIT, release)
+            .await
+            .expect("at the other broker");
         released.expect("no panic").expect("it was held");
         tokio::time::sleep(store_expiry(TTL)).await;
         assert!(guard.is_valid(), "{:?}", guard.lost_reason());
@@ -230,7 +234,7 @@ async fn a_call_without_a_reply_fails_with_that_reason() {
     let endpoint = deployment.brokers[0].addr().to_string();
     assert!(error.to_string().contains(&endpoint), "{error}");
     let took = boottime() - started_at;
-    assert!(took >= PATIENCE && took < PATIENCE * 2, "{took:?}");
+    assert!(took >= ANSWER_GRACE && took < ANSWER_GRACE * 2, "{took:?}");
 }
 
 #[tokio::test]

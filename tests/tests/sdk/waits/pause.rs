@@ -29,8 +29,8 @@ use tokio_util::task::AbortOnDropHandle;
 const TTL: Duration = Duration::from_secs(2);
 const WAIT: Duration = Duration::from_secs(60);
 /// Time within which a renewal in transit reaches the store.
-const ON_THE_WAY: Duration = Duration::from_millis(300);
-const GIVE_UP: Duration = Duration::from_secs(20);
+const TRANSIT_TIME: Duration = Duration::from_millis(300);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 /// Number of concurrent processes.
 const ROUND: usize = 10;
 /// One in `WORKING` holders works between the check of its guard and the write.
@@ -151,10 +151,10 @@ impl Pause {
             .filter(|line| line.checked_at().is_some())
             .count();
         assert_eq!(writes, 0, "trusted again: {self:#?}");
-        let Report::Rejected { reason: why, .. } = &rest[0].report else {
+        let Report::Rejected { reason, .. } = &rest[0].report else {
             panic!("its guard says no: {self:#?}")
         };
-        assert_eq!(*why, LostReason::Expired.to_string());
+        assert_eq!(*reason, LostReason::Expired.to_string());
         let is_valid = self.after.iter().find_map(|line| match line.report {
             Report::Lost { is_valid, .. } => Some(is_valid),
             Report::Write { .. } | Report::Rejected { .. } | Report::Released(_) => None,
@@ -275,10 +275,10 @@ async fn pause(
 
     process.pause().await;
     let stopped = boottime();
-    sleep(ON_THE_WAY).await;
+    sleep(TRANSIT_TIME).await;
     let before = resource.lines();
     let holder = read_expiry(&observer, 1, lock).await.expect("it is held");
-    let turn = timeout(GIVE_UP, turn).await.expect("granted in time");
+    let turn = timeout(TEST_TIMEOUT, turn).await.expect("granted in time");
     let (guard, granted) = turn.expect("no panic");
     let guard = guard.expect("its turn");
     assert!(guard.is_valid() && resource.write(guard.fencing_token()));

@@ -25,15 +25,15 @@ use tokio::{
 use tokio_util::task::AbortOnDropHandle;
 
 const TTL: Duration = Duration::from_secs(10);
-const SLEPT: Duration = Duration::from_secs(300);
+const SUSPENDED_FOR: Duration = Duration::from_secs(300);
 /// Time within which the loss must be reported.
 const AT_ONCE: Duration = Duration::from_secs(1);
 /// Tolerance for the step of 300 s that the process measures.
-const ABOUT: Duration = Duration::from_secs(5);
+const STEP_TOLERANCE: Duration = Duration::from_secs(5);
 /// Tolerance for a heartbeat that is due.
-const LATE: Duration = Duration::from_secs(1);
+const HEARTBEAT_TOLERANCE: Duration = Duration::from_secs(1);
 const WAIT: Duration = Duration::from_secs(60);
-const GIVE_UP: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A process that holds a lock, and a waiter for this lock.
 struct Holder {
@@ -59,44 +59,47 @@ async fn a_suspend_ends_the_validity_at_once() {
     // Longer than any of the leases is valid without heartbeats.
     sleep(TTL + AT_ONCE).await;
     let held = [
-        writes.held(&observer).await,
-        waits.held(&observer).await,
-        awake.held(&observer).await,
+        writes.holder_in_store(&observer).await,
+        waits.holder_in_store(&observer).await,
+        awake.holder_in_store(&observer).await,
     ];
     let stepped = boottime();
-    shim.set_offset(SLEPT);
+    shim.set_offset(SUSPENDED_FOR);
     let mut losses = Vec::new();
     for (holder, before) in [&writes, &waits].into_iter().zip(&held) {
         let is_told = |line: &ReportLine| matches!(line.report, Report::Lost { .. });
-        let told = timeout(GIVE_UP, holder.resource.wait_for_line(is_told)).await;
-        let told = told.expect("notified in time");
-        let Report::Lost { at, is_valid } = told.report else {
-            panic!("{told:?} is not the loss")
+        let loss_line = timeout(TEST_TIMEOUT, holder.resource.wait_for_line(is_told)).await;
+        let loss_line = loss_line.expect("notified in time");
+        let Report::Lost { at, is_valid } = loss_line.report else {
+            panic!("{loss_line:?} is not the loss")
         };
         // Converted to the clock of the other processes.
-        let lost = at.saturating_sub(SLEPT);
+        let lost = at.saturating_sub(SUSPENDED_FOR);
         losses.push(lost);
-        let left = holder.left_of(&observer, before, lost).await;
+        let left = holder.remaining_after_loss(&observer, before, lost).await;
         let (after, ahead_by) = (
-            told.received_at - stepped,
-            at.saturating_sub(told.received_at),
+            loss_line.received_at - stepped,
+            at.saturating_sub(loss_line.received_at),
         );
         print_figures(&format!(
             "sdk_suspend {}: CLOCK_BOOTTIME set {}s ahead, seen {}ms ahead; loss_reported_after={}ms \
              is_valid={is_valid} left_in_the_store={}ms granted_to_others_before=0",
             holder.lock,
-            SLEPT.as_secs(),
+            SUSPENDED_FOR.as_secs(),
             ahead_by.as_millis(),
             after.as_millis(),
             left.as_millis()
         ));
         assert!(after <= AT_ONCE, "notified {after:?} after the step");
-        assert!(ahead_by.abs_diff(SLEPT) < ABOUT, "{ahead_by:?} ahead");
+        assert!(
+            ahead_by.abs_diff(SUSPENDED_FOR) < STEP_TOLERANCE,
+            "{ahead_by:?} ahead"
+        );
         assert!(!is_valid, "it is lost, and trusted");
         let lines = holder.resource.lines();
         let trusted = lines
             .iter()
-            .filter(|line| line.checked_at() > Some(stepped + SLEPT / 2));
+            .filter(|line| line.checked_at() > Some(stepped + SUSPENDED_FOR / 2));
         assert_eq!(trusted.count(), 0, "trusted after the step");
     }
 
@@ -104,18 +107,18 @@ async fn a_suspend_ends_the_validity_at_once() {
     sleep((stepped + rest).saturating_sub(boottime())).await;
     let now = boottime();
     let is_new_write = |line: &ReportLine| line.received_at > now && is_write(line);
-    let write = timeout(GIVE_UP, awake.resource.wait_for_line(is_new_write)).await;
+    let write = timeout(TEST_TIMEOUT, awake.resource.wait_for_line(is_new_write)).await;
     write.expect("it writes on");
-    let left = awake.is_held_still(&observer, &held[2]).await;
+    let left = awake.assert_still_held(&observer, &held[2]).await;
     print_figures(&format!(
         "sdk_suspend awake: its clock was left alone, writes {}ms after the step, \
          left_in_the_store={}ms granted_to_others=0",
         (now - stepped).as_millis(),
         left.as_millis()
     ));
-    awake.held(&observer).await;
+    awake.holder_in_store(&observer).await;
     for (holder, lost) in [writes, waits].into_iter().zip(losses) {
-        let turn = timeout(GIVE_UP, holder.turn).await;
+        let turn = timeout(TEST_TIMEOUT, holder.turn).await;
         let granted = turn.expect("its turn comes").expect("no panic");
         assert!(granted >= lost, "{}: granted while trusted", holder.lock);
     }
@@ -163,14 +166,14 @@ impl Holder {
 
     /// Returns the lease in the store. Asserts that its heartbeats arrive, and that no loss was
     /// reported.
-    async fn held(&self, observer: &Client) -> HolderExpiry {
+    async fn holder_in_store(&self, observer: &Client) -> HolderExpiry {
         let lines = self.resource.lines();
         let lost = lines.iter().find(|line| !is_write(line));
         assert!(lost.is_none(), "lost without a reason: {lost:?}");
         let held = read_expiry(observer, 0, self.lock)
             .await
             .expect("it is held");
-        let renewed = held.remaining + TTL / 3 + LATE >= store_expiry(TTL);
+        let renewed = held.remaining + TTL / 3 + HEARTBEAT_TOLERANCE >= store_expiry(TTL);
         assert!(renewed, "heartbeats arrive: {held:?}");
         held
     }
@@ -178,7 +181,12 @@ impl Holder {
     /// Returns the remaining time of the lease in the store. The time is zero if the process has
     /// released the lock, which it does after it has detected the loss. Asserts that another holder
     /// was granted the lock only after that.
-    async fn left_of(&self, observer: &Client, before: &HolderExpiry, lost: Duration) -> Duration {
+    async fn remaining_after_loss(
+        &self,
+        observer: &Client,
+        before: &HolderExpiry,
+        lost: Duration,
+    ) -> Duration {
         let Some(now) = read_expiry(observer, 0, self.lock).await else {
             return Duration::ZERO;
         };
@@ -191,7 +199,7 @@ impl Holder {
 
     /// Asserts that the lock still has the same holder, and returns the remaining time of the
     /// lease.
-    async fn is_held_still(&self, observer: &Client, before: &HolderExpiry) -> Duration {
+    async fn assert_still_held(&self, observer: &Client, before: &HolderExpiry) -> Duration {
         let now = read_expiry(observer, 0, self.lock)
             .await
             .expect("it is held");

@@ -30,7 +30,7 @@ const BROKERS: usize = 2;
 const TTL: Duration = Duration::from_secs(3);
 const WAIT: Duration = Duration::from_secs(20);
 const WORK: Duration = Duration::from_millis(1);
-const CALM: Duration = Duration::from_secs(2);
+const QUIET_PERIOD: Duration = Duration::from_secs(2);
 /// The quarantine `Q`: `E(ttl_max) + lock_delay_max + former_master_max + 1 s`.
 const QUARANTINE: Duration = Duration::from_millis(3_850 + 3_000 + 1_000);
 const RESUMED_WITHIN: Duration = Duration::from_secs(5);
@@ -45,7 +45,7 @@ enum Fault {
 }
 
 /// A failover, with its fault and its times.
-struct Turn {
+struct FailoverRound {
     fault: Fault,
     from: Duration,
     /// Time at which every Sentinel named the next master.
@@ -73,15 +73,15 @@ async fn no_failover_grants_a_lock_twice() {
         let mut turns = Vec::new();
         let faults = [Fault::Killed, Fault::Stopped, Fault::Isolated];
         for fault in faults.into_iter().cycle().take(scaled_count(20, 3)) {
-            sleep(CALM).await;
+            sleep(QUIET_PERIOD).await;
             turns.push(fail_over(&mut redis, fault, &endpoints).await);
         }
-        sleep(CALM).await;
+        sleep(QUIET_PERIOD).await;
         stop.cancel();
         turns
     };
     let (calls, turns) = tokio::join!(join_all(clients), faults);
-    judge(&oracle, &turns, &calls.concat(), boottime() - started_at);
+    assert_results(&oracle, &turns, &calls.concat(), boottime() - started_at);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -104,7 +104,11 @@ fn options(redis: &SentinelDeployment) -> BrokerOptions {
     options
 }
 
-async fn fail_over(redis: &mut SentinelDeployment, fault: Fault, endpoints: &[SocketAddr]) -> Turn {
+async fn fail_over(
+    redis: &mut SentinelDeployment,
+    fault: Fault,
+    endpoints: &[SocketAddr],
+) -> FailoverRound {
     redis.wait_until_ready().await;
     let master = redis.master().await;
     let from = boottime();
@@ -122,7 +126,7 @@ async fn fail_over(redis: &mut SentinelDeployment, fault: Fault, endpoints: &[So
         Fault::Isolated => redis.heal(),
     }
     redis.wait_until_replicating(master, next).await;
-    Turn {
+    FailoverRound {
         fault,
         from,
         switched,
@@ -193,7 +197,7 @@ async fn take_locks(
     calls
 }
 
-fn judge(oracle: &Oracle, turns: &[Turn], calls: &[CallRecord], ran: Duration) {
+fn assert_results(oracle: &Oracle, turns: &[FailoverRound], calls: &[CallRecord], ran: Duration) {
     let mut unavailable = Duration::ZERO;
     for turn in turns {
         let after = |end: Duration| (end - turn.from).as_millis();

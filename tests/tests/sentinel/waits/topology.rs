@@ -19,7 +19,7 @@ const WRITE_EVERY: Duration = Duration::from_millis(10);
 const WRITES_END: Duration = Duration::from_secs(20);
 
 /// Replies to a client that writes to one server until a write is rejected.
-struct Writes {
+struct WriteReplies {
     /// Number of accepted writes.
     taken: usize,
     /// Time of the reply to the last accepted write.
@@ -51,14 +51,14 @@ async fn a_killed_master_is_replaced_and_so_is_its_successor() {
         let killed = boottime();
         all.kill(master).await;
         let one = async {
-            named_by_one(&all, master).await;
+            wait_for_first_report(&all, master).await;
             boottime() - killed
         };
         let (next, one) = tokio::join!(all.wait_for_failover(master), one);
         let named = boottime() - killed;
         writable(&all, next).await;
         let writes = boottime() - killed;
-        succeeds(&all.server(next).identity().await, &before);
+        assert_continues(&all.server(next).identity().await, &before);
         assert_eq!(value(&all, next, &key).await, "x");
         let started_at = boottime();
         all.restart(master, data).await;
@@ -88,7 +88,7 @@ async fn a_stopped_master_comes_back_as_a_replica() {
     let named = boottime() - stopped;
     writable(&all, next).await;
     let writes = boottime() - stopped;
-    succeeds(&all.server(next).identity().await, &before);
+    assert_continues(&all.server(next).identity().await, &before);
 
     // The write is in the socket when the former master resumes.
     let late = async { client.command(&["SET", "late", "x"]).await };
@@ -137,7 +137,7 @@ async fn an_isolated_master_refuses_writes_and_loses_what_it_took() {
         first_write(&all, [1, 2]).await;
         boottime() - parted
     };
-    let writing = write_on(&mut client);
+    let writing = write_until_rejected(&mut client);
     let (writes, (next, named), first) = tokio::join!(writing, successor, taking_over);
     let last = writes.last - parted;
     print_figures(&format!(
@@ -152,7 +152,7 @@ async fn an_isolated_master_refuses_writes_and_loses_what_it_took() {
     );
     // The server counts whole seconds, and checks the lag every second.
     assert!(last <= lag + Duration::from_secs(3), "{last:?}");
-    succeeds(&all.server(next).identity().await, &before);
+    assert_continues(&all.server(next).identity().await, &before);
 
     let healed = boottime();
     all.heal();
@@ -164,7 +164,7 @@ async fn an_isolated_master_refuses_writes_and_loses_what_it_took() {
     assert!(writes.taken > 0);
     for server in [0, next] {
         assert_eq!(value(&all, server, "kept").await, "x");
-        assert_eq!(kept(&all, server, writes.taken).await, 0, "lost");
+        assert_eq!(kept_writes(&all, server, writes.taken).await, 0, "lost");
     }
     all.wait_until_ready().await;
 
@@ -208,18 +208,18 @@ async fn a_planned_fail_over_needs_no_second_sentinel() {
         writable(&all, next).await;
         (next, named, boottime() - asked_at)
     };
-    let (writes, (next, named, first)) = tokio::join!(write_on(&mut client), successor);
+    let (writes, (next, named, first)) = tokio::join!(write_until_rejected(&mut client), successor);
     let last = writes.last - asked_at;
     all.wait_until_replicating(0, next).await;
     let follows = boottime() - asked_at;
-    let lost = writes.taken - kept(&all, next, writes.taken).await;
+    let lost = writes.taken - kept_writes(&all, next, writes.taken).await;
     print_figures(&format!(
         "topologies sentinel planned, one Sentinel left ({quorum}): named_by_all_after={named:?} \
          writes_after={first:?}; the former master took {} writes, the last after {last:?}, {lost} of \
          them lost, then: {}; follows_after={follows:?}",
         writes.taken, writes.refusal
     ));
-    succeeds(&all.server(next).identity().await, &before);
+    assert_continues(&all.server(next).identity().await, &before);
     for index in [1, 2] {
         all.restart_sentinel(index).await;
     }
@@ -232,7 +232,7 @@ async fn a_planned_fail_over_needs_no_second_sentinel() {
 }
 
 /// Asserts that the server has a new replication id, and continues the data of its predecessor.
-fn succeeds(after: &Identity, before: &Identity) {
+fn assert_continues(after: &Identity, before: &Identity) {
     assert_ne!(after.run_id, before.run_id);
     assert_ne!(after.replid, before.replid);
     assert_eq!(after.replid2, before.replid);
@@ -257,7 +257,7 @@ async fn writable(all: &SentinelDeployment, server: usize) {
 }
 
 /// Waits until the first Sentinel names another master.
-async fn named_by_one(all: &SentinelDeployment, from: usize) {
+async fn wait_for_first_report(all: &SentinelDeployment, from: usize) {
     let former = all.addr(from);
     let sentinels = all.sentinels().iter();
     select_all(sentinels.map(|sentinel| Box::pin(sentinel.wait_for_new_master(former)))).await;
@@ -270,7 +270,7 @@ async fn first_write(all: &SentinelDeployment, servers: [usize; 2]) {
 }
 
 /// Writes one key after the other until a write is rejected, or the connection is cut.
-async fn write_on(client: &mut RedisConnection) -> Writes {
+async fn write_until_rejected(client: &mut RedisConnection) -> WriteReplies {
     let mut taken = 0;
     let mut last = boottime();
     let refused = async {
@@ -286,7 +286,7 @@ async fn write_on(client: &mut RedisConnection) -> Writes {
     };
     let refusal = timeout(WRITES_END, refused).await;
     let refusal = refusal.expect("a former master refuses writes in the end");
-    Writes {
+    WriteReplies {
         taken,
         last,
         refusal,
@@ -294,7 +294,7 @@ async fn write_on(client: &mut RedisConnection) -> Writes {
 }
 
 /// Returns the number of accepted keys that a server has.
-async fn kept(all: &SentinelDeployment, server: usize, taken: usize) -> usize {
+async fn kept_writes(all: &SentinelDeployment, server: usize, taken: usize) -> usize {
     let keys: Vec<_> = (0..taken).map(|number| format!("taken/{number}")).collect();
     let mut words = vec!["EXISTS"];
     words.extend(keys.iter().map(String::as_str));

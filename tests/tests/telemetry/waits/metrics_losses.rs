@@ -34,7 +34,7 @@ use tokio::time::sleep;
 
 const TTL: Duration = Duration::from_secs(2);
 const BROKERS: usize = 3;
-const LINE: &str = "a lease has lost its lock";
+const LOSS_MESSAGE: &str = "a lease has lost its lock";
 const REASONS: [&str; 6] = [
     "released",
     "expired",
@@ -45,9 +45,9 @@ const REASONS: [&str; 6] = [
 ];
 
 /// Several brokers on one Redis.
-struct Site(Deployment);
+struct Fixture(Deployment);
 
-impl Site {
+impl Fixture {
     async fn start() -> Self {
         let redis = RedisServer::start().await;
         let mut options = BrokerOptions::for_store(redis.url());
@@ -67,7 +67,7 @@ impl Site {
     }
 
     /// Returns the number of ends that all brokers have counted, by reason.
-    async fn ends(&self) -> [f64; REASONS.len()] {
+    async fn end_counts(&self) -> [f64; REASONS.len()] {
         let mut ends = [0.0; REASONS.len()];
         for broker in &self.0.brokers {
             let seen = scrape(broker).await;
@@ -83,30 +83,30 @@ impl Site {
 
     /// Waits until at least `count` ends are counted, and asserts that the next scrape has exactly
     /// `count`.
-    async fn ended(&self, reason: &str, count: usize) {
-        let count = whole(count);
+    async fn assert_end_count(&self, reason: &str, count: usize) {
+        let count = to_metric_value(count);
         let at = REASONS
             .iter()
             .position(|known| *known == reason)
             .expect("a reason");
         until(reason, async || {
-            (self.ends().await[at] >= count).then_some(())
+            (self.end_counts().await[at] >= count).then_some(())
         })
         .await;
-        assert_eq!(self.ends().await[at], count, "{reason}");
+        assert_eq!(self.end_counts().await[at], count, "{reason}");
     }
 
     /// Returns the log lines of all brokers about lost leases.
-    fn lines(&self) -> Vec<String> {
+    fn loss_log_lines(&self) -> Vec<String> {
         let logs = self.0.brokers.iter().map(|broker| broker.log());
         let lines = logs.flat_map(|log| log.lines().map(str::to_owned).collect::<Vec<_>>());
-        lines.filter(|line| line.contains(LINE)).collect()
+        lines.filter(|line| line.contains(LOSS_MESSAGE)).collect()
     }
 
     /// Returns the log line about the loss of a lease. Asserts that there is one, with all fields
     /// and without the lease token.
-    fn line(&self, lease: &Lease, reason: &str) -> String {
-        let lines = self.lines();
+    fn loss_log_line(&self, lease: &Lease, reason: &str) -> String {
+        let lines = self.loss_log_lines();
         let its = lines.iter().filter(|line| line.contains(&lease.lease_id));
         let its: Vec<_> = its.collect();
         assert_eq!(its.len(), 1, "{} in {lines:?}", lease.lease_id);
@@ -125,18 +125,18 @@ impl Site {
 }
 
 /// Converts a count to the type of metric values.
-fn whole(count: usize) -> f64 {
+fn to_metric_value(count: usize) -> f64 {
     u32::try_from(count).expect("few").into()
 }
 
-fn now(lock: &str) -> AcquireCall {
+fn immediate_call(lock: &str) -> AcquireCall {
     AcquireCall::new(lock, TTL, Duration::ZERO)
 }
 
-async fn held(stream: &mut StreamClient, call: &AcquireCall) -> Lease {
-    let asked = stream.acquire(call, 1).await;
-    let granted = stream.wait_for(|told| match told {
-        Told::Granted(granted) if granted.call_id == asked => granted.lease,
+async fn acquire_lock(stream: &mut StreamClient, call: &AcquireCall) -> Lease {
+    let call_id = stream.acquire(call, 1).await;
+    let granted = stream.wait_for(|message| match message {
+        Told::Granted(granted) if granted.call_id == call_id => granted.lease,
         _ => None,
     });
     granted.await
@@ -144,30 +144,33 @@ async fn held(stream: &mut StreamClient, call: &AcquireCall) -> Lease {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_end_is_counted_once_with_its_reason() {
-    let fixture = Site::start().await;
+    let fixture = Fixture::start().await;
     let client = fixture.client();
 
     // Released by a unary call at another broker, and on a stream.
-    let lease = client.acquire_at(0, &now("unary")).await.expect("free");
+    let lease = client
+        .acquire_at(0, &immediate_call("unary"))
+        .await
+        .expect("free");
     client.release_at(1, &lease).await.expect("held");
     client.release_at(2, &lease).await.expect("a repeat");
     let mut stream = fixture.stream(0).await;
-    let lease = held(&mut stream, &now("streamed")).await;
+    let lease = acquire_lock(&mut stream, &immediate_call("streamed")).await;
     stream.release(&lease.lease_id).await;
-    fixture.ended("released", 2).await;
-    assert!(fixture.lines().is_empty(), "a release is no loss");
+    fixture.assert_end_count("released", 2).await;
+    assert!(fixture.loss_log_lines().is_empty(), "a release is no loss");
 
     // The expiry is detected although no call requests the lock.
     let unary = client
-        .acquire_at(0, &now("left alone"))
+        .acquire_at(0, &immediate_call("left alone"))
         .await
         .expect("free");
     let mut broken = fixture.stream(1).await;
-    let streamed = held(&mut broken, &now("broken")).await;
+    let streamed = acquire_lock(&mut broken, &immediate_call("broken")).await;
     drop(broken);
-    fixture.ended("expired", 2).await;
-    fixture.line(&unary.lease, "expired");
-    let line = fixture.line(&streamed, "expired");
+    fixture.assert_end_count("expired", 2).await;
+    fixture.loss_log_line(&unary.lease, "expired");
+    let line = fixture.loss_log_line(&streamed, "expired");
     assert!(
         line.contains("owner=\"stream\"") && line.contains("broken"),
         "{line}"
@@ -175,26 +178,30 @@ async fn each_end_is_counted_once_with_its_reason() {
 
     // The broker ends the lease after its disconnect grace.
     let mut graced = fixture.stream(1).await;
-    let lease = held(&mut graced, &now("graced").with_disconnect_grace(300)).await;
+    let lease = acquire_lock(
+        &mut graced,
+        &immediate_call("graced").with_disconnect_grace(300),
+    )
+    .await;
     drop(graced);
-    fixture.ended("expired", 3).await;
-    fixture.line(&lease, "expired");
+    fixture.assert_end_count("expired", 3).await;
+    fixture.loss_log_line(&lease, "expired");
 
     // A call waits at another broker.
     let lost = client
-        .acquire_at(0, &now("waited for"))
+        .acquire_at(0, &immediate_call("waited for"))
         .await
         .expect("free");
     let waits = AcquireCall::new("waited for", TTL, Duration::from_secs(30));
     let next = client.acquire_at(2, &waits).await.expect("its turn comes");
-    fixture.ended("expired", 4).await;
-    fixture.line(&lost.lease, "expired");
+    fixture.assert_end_count("expired", 4).await;
+    fixture.loss_log_line(&lost.lease, "expired");
     client.release_at(1, &next).await.expect("held");
-    fixture.ended("released", 3).await;
+    fixture.assert_end_count("released", 3).await;
 
     // An operator revokes a lease immediately, and a lease whose holder does not release it on
     // request.
-    let lease = held(&mut stream, &now("taken")).await;
+    let lease = acquire_lock(&mut stream, &immediate_call("taken")).await;
     let admin = fixture.0.brokers[2].admin();
     force_release(
         admin,
@@ -202,17 +209,20 @@ async fn each_end_is_counted_once_with_its_reason() {
     )
     .await
     .expect("held");
-    fixture.ended("revoked", 1).await;
-    assert!(fixture.line(&lease, "revoked").contains(REASON));
-    let lease = held(&mut stream, &now("asked for")).await;
+    fixture.assert_end_count("revoked", 1).await;
+    assert!(fixture.loss_log_line(&lease, "revoked").contains(REASON));
+    let lease = acquire_lock(&mut stream, &immediate_call("asked for")).await;
     force_release(admin, force_release_request("asked for", &lease.lease_id))
         .await
         .expect("held");
-    fixture.ended("revoked", 2).await;
-    fixture.line(&lease, "revoked");
+    fixture.assert_end_count("revoked", 2).await;
+    fixture.loss_log_line(&lease, "revoked");
 
     // A holder that releases the lease on request has not lost it.
-    let lease = client.acquire_at(0, &now("released")).await.expect("free");
+    let lease = client
+        .acquire_at(0, &immediate_call("released"))
+        .await
+        .expect("free");
     force_release(
         admin,
         force_release_request("released", &lease.lease.lease_id),
@@ -220,43 +230,43 @@ async fn each_end_is_counted_once_with_its_reason() {
     .await
     .expect("held");
     client.release_at(0, &lease).await.expect("held still");
-    fixture.ended("released", 4).await;
+    fixture.assert_end_count("released", 4).await;
 
     // `max_hold` ends the lease despite its heartbeats.
     let mut beating = fixture.stream(1).await;
-    let short = now("long").with_max_hold(TTL / 2);
-    let lease = held(&mut beating, &short).await;
+    let short = immediate_call("long").with_max_hold(TTL / 2);
+    let lease = acquire_lock(&mut beating, &short).await;
     beating.start_heartbeats(TTL / 8);
-    fixture.ended("max_hold", 1).await;
-    fixture.line(&lease, "max_hold");
+    fixture.assert_end_count("max_hold", 1).await;
+    fixture.loss_log_line(&lease, "max_hold");
 
-    assert_eq!(fixture.ends().await, [4.0, 4.0, 2.0, 0.0, 1.0, 0.0]);
-    assert_eq!(fixture.lines().len(), 7);
+    assert_eq!(fixture.end_counts().await, [4.0, 4.0, 2.0, 0.0, 1.0, 0.0]);
+    assert_eq!(fixture.loss_log_lines().len(), 7);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_store_loses_is_counted_once() {
-    let fixture = Site::start().await;
+    let fixture = Fixture::start().await;
     let locks = scaled_count(200, 20);
     let mut streams = Vec::new();
     for at in 0..BROKERS {
         let mut stream = fixture.stream(at).await;
         stream.start_heartbeats(TTL / 4);
         for lock in 0..locks {
-            held(&mut stream, &now(&format!("{at}-{lock}"))).await;
+            acquire_lock(&mut stream, &immediate_call(&format!("{at}-{lock}"))).await;
         }
         streams.push(stream);
     }
     let mut raw = fixture.0.redis.connect().await;
     raw.must(&["FLUSHALL"]).await;
     let ended = BROKERS * locks;
-    fixture.ended("store_lost", ended).await;
+    fixture.assert_end_count("store_lost", ended).await;
     sleep(store_expiry(TTL)).await;
     assert_eq!(
-        fixture.ends().await,
-        [0.0, 0.0, 0.0, whole(ended), 0.0, 0.0]
+        fixture.end_counts().await,
+        [0.0, 0.0, 0.0, to_metric_value(ended), 0.0, 0.0]
     );
-    assert_eq!(fixture.lines().len(), ended);
+    assert_eq!(fixture.loss_log_lines().len(), ended);
     print_figures(&format!(
         "metrics_losses: {ended} leases that the store lost, each notified once"
     ));
@@ -264,11 +274,11 @@ async fn what_the_store_loses_is_counted_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn leases_that_ran_out_are_counted_once_whoever_finds_them() {
-    let fixture = Site::start().await;
+    let fixture = Fixture::start().await;
     let client = fixture.client();
     let locks = scaled_count(1_000, 100);
     for lock in 0..locks {
-        let call = now(&format!("lock-{lock}"));
+        let call = immediate_call(&format!("lock-{lock}"));
         client
             .acquire_at(lock % BROKERS, &call)
             .await
@@ -281,7 +291,9 @@ async fn leases_that_ran_out_are_counted_once_whoever_finds_them() {
         async move {
             for lock in 0..locks {
                 // Another broker may have been granted the lock.
-                let next = client.acquire_at(at, &now(&format!("lock-{lock}"))).await;
+                let next = client
+                    .acquire_at(at, &immediate_call(&format!("lock-{lock}")))
+                    .await;
                 if let Ok(next) = next {
                     client.release_at(at, &next).await.expect("held");
                 }
@@ -289,7 +301,7 @@ async fn leases_that_ran_out_are_counted_once_whoever_finds_them() {
         }
     });
     futures::future::join_all(looks).await;
-    fixture.ended("expired", locks).await;
+    fixture.assert_end_count("expired", locks).await;
     print_figures(&format!(
         "metrics_losses: {locks} leases that ran out, each notified once by {BROKERS} brokers"
     ));
@@ -304,10 +316,10 @@ async fn a_credential_that_is_gone_is_the_reason() {
     let interceptor = BearerTokenInterceptor(Some(token.to_owned()));
     let mut stream =
         StreamClient::open_with_interceptor(channel(fixture.broker.addr()), interceptor).await;
-    let lease = held(&mut stream, &now("a")).await;
+    let lease = acquire_lock(&mut stream, &immediate_call("a")).await;
     stream.start_heartbeats(TTL / 4);
     fixture.access_files.set_tokens(&[("scraper", "scrapes")]);
-    let ended = stream.wait_for(|told| match told {
+    let ended = stream.wait_for(|message| match message {
         Told::Ended(ended) => Some(ended),
         _ => None,
     });
@@ -326,7 +338,7 @@ async fn a_credential_that_is_gone_is_the_reason() {
     let log = fixture.broker.log();
     let line = log
         .lines()
-        .find(|line| line.contains(LINE))
+        .find(|line| line.contains(LOSS_MESSAGE))
         .expect("its line");
     assert!(line.contains(&lease.lease_id), "{line}");
     assert!(
@@ -353,7 +365,10 @@ async fn one_end_reported_by_several_servers_is_counted_once() {
     let before = ends("released").await;
     for lock in 0..5 {
         let lock = format!("lock-{lock}");
-        client.acquire_at(0, &now(&lock)).await.expect("free");
+        client
+            .acquire_at(0, &immediate_call(&lock))
+            .await
+            .expect("free");
         let waits = AcquireCall::new(&lock, TTL, Duration::from_secs(30));
         let next = client.acquire_at(1, &waits).await.expect("its turn comes");
         client.release_at(1, &next).await.expect("held");

@@ -12,25 +12,25 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Streaming, transport::Channel};
 
 use super::{
-    beats::{Beats, HEARTBEAT_EVERY},
     calls::call_of,
+    heartbeats::{HEARTBEAT_INTERVAL, HeartbeatTimes},
     wire::{acquire, connection, request},
 };
 use crate::{
     grpc::CHANNELS,
-    hand_off::{self, Turns, Waiter, waiting_request},
+    hand_off::{self, HandOffLatencies, Waiter, waiting_request},
 };
 
 /// A waiter that acquires and releases the lock repeatedly.
-struct OnStream {
+struct StreamWaiter {
     outgoing: mpsc::Sender<HoldRequest>,
     responses: Streaming<HoldResponse>,
     call_id: i64,
     lease_id: String,
 }
 
-impl Waiter for OnStream {
-    async fn take(&mut self, lock: &str) {
+impl Waiter for StreamWaiter {
+    async fn acquire(&mut self, lock: &str) {
         self.call_id += 1;
         let acquire = acquire(self.call_id, waiting_request(lock));
         let answer = self.call(acquire).await;
@@ -38,12 +38,12 @@ impl Waiter for OnStream {
             lease: Some(lease), ..
         }) = answer
         else {
-            panic!("the line moves on, but {answer:?}")
+            panic!("the queue moves on, but {answer:?}")
         };
         self.lease_id = lease.lease_id;
     }
 
-    async fn give_back(&mut self) {
+    async fn release(&mut self) {
         self.call_id += 1;
         let release = HoldRelease {
             call_id: self.call_id,
@@ -58,11 +58,12 @@ impl Waiter for OnStream {
     }
 }
 
-impl OnStream {
+impl StreamWaiter {
     /// Opens a stream whose heartbeats start at `first`.
     async fn open(connection: Channel, first: Instant) -> Self {
         let (outgoing, unsent) = mpsc::channel(1);
-        let heartbeats = Beats::of_new_stream(Instant::now()).every(HEARTBEAT_EVERY, first);
+        let heartbeats =
+            HeartbeatTimes::of_new_stream(Instant::now()).at_intervals(HEARTBEAT_INTERVAL, first);
         let all = stream::select(ReceiverStream::new(unsent), heartbeats);
         let responses = LockServiceClient::new(connection).hold(all).await;
         Self {
@@ -79,7 +80,9 @@ impl OnStream {
         loop {
             let response = self.responses.message().await.expect("the stream lives");
             let message = response.expect("the stream goes on").message;
-            if let Some(message) = message.filter(|told| call_of(told) == Some(self.call_id)) {
+            if let Some(message) =
+                message.filter(|response| call_of(response) == Some(self.call_id))
+            {
                 return message;
             }
         }
@@ -87,14 +90,14 @@ impl OnStream {
 }
 
 /// Runs one round of `waiters` at `addr`.
-pub(crate) async fn run(addr: SocketAddr, waiters: usize, lock: String) -> Turns {
+pub(crate) async fn run(addr: SocketAddr, waiters: usize, lock: String) -> HandOffLatencies {
     let connections: Vec<_> = (0..CHANNELS).map(|_| connection(addr)).collect();
     let mut streams = Vec::new();
     for at in 0..=waiters {
-        let first = Instant::now() + HEARTBEAT_EVERY.mul_f64(at as f64 / (waiters + 1) as f64);
+        let first = Instant::now() + HEARTBEAT_INTERVAL.mul_f64(at as f64 / (waiters + 1) as f64);
         let connection = connections[at % CHANNELS].clone();
-        streams.push(OnStream::open(connection, first).await);
+        streams.push(StreamWaiter::open(connection, first).await);
     }
     let first = streams.pop().expect("one more than wait");
-    hand_off::go_round(connection(addr), lock, first, streams).await
+    hand_off::run_round(connection(addr), lock, first, streams).await
 }

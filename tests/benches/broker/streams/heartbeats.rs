@@ -15,33 +15,35 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use super::wire::request;
 
 /// Longest heartbeat interval that the broker allows for waiters.
-pub(crate) const HEARTBEAT_EVERY: Duration = Duration::from_secs(2);
+pub(crate) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(2);
 const KEPT: usize = 4;
 
 /// Send times of heartbeats, on the clock of one run.
 #[derive(Debug)]
-pub(crate) struct Beats {
+pub(crate) struct HeartbeatTimes {
     epoch: Instant,
     newest: AtomicI64,
     /// Nanoseconds after `epoch`, by sequence number; 0 is the opening of the stream.
     sent: [AtomicU64; KEPT],
 }
 
-impl Beats {
+impl HeartbeatTimes {
     /// Creates the heartbeats of a stream that is opened now.
     pub(crate) fn of_new_stream(epoch: Instant) -> Arc<Self> {
-        let beats = Self {
+        let heartbeat_times = Self {
             epoch,
             newest: AtomicI64::new(0),
             sent: [const { AtomicU64::new(0) }; KEPT],
         };
-        beats.slot(0).store(nanos(epoch), Ordering::Relaxed);
-        Arc::new(beats)
+        heartbeat_times
+            .slot(0)
+            .store(nanos(epoch), Ordering::Relaxed);
+        Arc::new(heartbeat_times)
     }
 
     /// Returns a heartbeat at each interval `every`, the first at `first`. Late heartbeats are
     /// skipped.
-    pub(crate) fn every(
+    pub(crate) fn at_intervals(
         self: Arc<Self>,
         every: Duration,
         first: Instant,
@@ -65,7 +67,7 @@ impl Beats {
 
     /// Returns the send time of a heartbeat since the epoch, or `None` if the time is no longer
     /// stored.
-    pub(crate) fn sent(&self, sequence: i64) -> Option<Duration> {
+    pub(crate) fn sent_at(&self, sequence: i64) -> Option<Duration> {
         let is_kept = self.newest.load(Ordering::Acquire) - sequence < KEPT as i64;
         is_kept.then(|| Duration::from_nanos(self.slot(sequence).load(Ordering::Relaxed)))
     }
