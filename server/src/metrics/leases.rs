@@ -76,6 +76,6 @@ impl Drop for HeldLockGauge {
 
 impl std::fmt::Debug for HeldLockGauge {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("HeldCount").finish_non_exhaustive()
+        f.debug_struct("HeldLockGauge").finish_non_exhaustive()
     }
 }
