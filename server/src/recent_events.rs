@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_keeps_its_newest_and_no_more() {
+    fn each_kind_keeps_its_newest_events() {
         let history = RecentEvents::default();
         for token in 0..2 * RELEASES_MAX as u64 {
             history.record_end(end(LeaseEndReason::Expired, token));

@@ -299,7 +299,7 @@ mod tests {
     use crate::store::stub::{acquire, lock};
 
     #[test]
-    fn a_call_may_fall_behind_by_so_many_signals() {
+    fn pending_signals_of_a_call_are_bounded() {
         let waiters = Arc::<WaiterRegistry>::default();
         let mut registration = waiters.register(&acquire(&lock("a"), 0));
         for _ in 0..=SIGNALS_MAX {

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_on() {
+    fn the_clock_advances() {
         let earlier = now();
         assert!(now() >= earlier && earlier > Duration::ZERO);
     }

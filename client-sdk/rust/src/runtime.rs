@@ -189,6 +189,6 @@ impl Drop for StreamSlot {
 
 impl fmt::Debug for ClientRuntime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Core").finish_non_exhaustive()
+        f.debug_struct("ClientRuntime").finish_non_exhaustive()
     }
 }

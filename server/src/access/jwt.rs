@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_for_other_uses_are_passed_over() {
+    fn keys_for_other_uses_are_ignored() {
         for (fields, count) in [
             (json!({}), 1),
             (json!({ "use": "sig" }), 1),
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_tokens_are_known_and_those_that_are_over_make_room() {
+    fn the_token_cache_is_bounded_and_evicts_expired_tokens() {
         let samples: Value =
             serde_json::from_str(include_str!("signatures/samples.json")).expect("JSON");
         let jwt = Jwt::new(&samples.to_string(), "https://issuer.test", "leasehold");

@@ -48,7 +48,7 @@ mod tests {
     use crate::store::stub::{StubStore, lease_id, lock};
 
     #[tokio::test(start_paused = true)]
-    async fn so_many_locks_that_have_run_out_are_touched_at_once() {
+    async fn concurrent_touches_of_expired_locks_are_bounded() {
         let store = Arc::new(StubStore::default());
         let broker = Broker::unlimited(store.clone());
         let locks = (0..=CONCURRENT_MAX).map(|number| lock(&number.to_string()));

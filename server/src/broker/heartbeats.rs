@@ -20,7 +20,7 @@ impl Heartbeats {
     /// Records a heartbeat. Returns false, and ignores the heartbeat, unless its sequence number is
     /// higher than the newest one.
     pub(super) fn record(&self, sequence: i64) -> bool {
-        let mut heartbeats = self.beats();
+        let mut heartbeats = self.newest_two();
         if heartbeats[0].sequence >= sequence {
             return false;
         }
@@ -31,19 +31,19 @@ impl Heartbeats {
 
     /// Returns the sequence number of the newest heartbeat.
     pub(super) fn latest(&self) -> i64 {
-        self.beats()[0].sequence
+        self.newest_two()[0].sequence
     }
 
     /// Returns the newest heartbeat received before `time`, or `None` if it is older than the last
     /// two.
     pub(super) fn latest_before(&self, time: Instant) -> Option<Heartbeat> {
-        let heartbeats = *self.beats();
+        let heartbeats = *self.newest_two();
         let is_before =
             |heartbeat: &Heartbeat| heartbeat.read_at.is_none_or(|read_at| read_at < time);
         heartbeats.into_iter().find(is_before)
     }
 
-    fn beats(&self) -> MutexGuard<'_, [Heartbeat; 2]> {
+    fn newest_two(&self) -> MutexGuard<'_, [Heartbeat; 2]> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -222,7 +222,7 @@ mod tests {
     use crate::store::stub::lease_id;
 
     #[test]
-    fn so_many_losses_and_reasons_are_known() {
+    fn remembered_losses_and_reasons_are_bounded() {
         let ends = LeaseEndRecorder::new(Arc::default(), Metrics::off(), Tracing::default());
         for number in 0..=SEEN_MAX {
             assert!(ends.is_first_report((lease_id(number), 1)), "{number}");

@@ -127,7 +127,7 @@ mod tests {
     };
 
     #[tokio::test(start_paused = true)]
-    async fn so_many_locks_are_touched_at_once() {
+    async fn concurrent_touches_are_bounded() {
         const NEXT_EVENT_MS: u64 = 1;
         let store = Arc::new(StubStore::default());
         let broker = Broker::unlimited(store.clone());

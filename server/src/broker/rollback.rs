@@ -128,7 +128,7 @@ mod tests {
     };
 
     #[tokio::test(start_paused = true)]
-    async fn so_many_attempts_are_taken_back_at_once() {
+    async fn concurrent_rollbacks_are_bounded() {
         let (store, tasks) = (Arc::new(StubStore::default()), TaskTracker::new());
         let rollback_queue = RollbackQueue::start(store.clone(), &tasks, CancellationToken::new());
         for number in 0..=CONCURRENT_MAX {

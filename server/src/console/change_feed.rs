@@ -146,7 +146,7 @@ mod tests {
     };
 
     #[test]
-    fn a_beat_of_too_many_locks_is_of_all() {
+    fn a_batch_of_too_many_locks_refreshes_all() {
         let change = Arc::new(Change {
             kind: ChangeKind::Released,
             lease_id: None,

@@ -322,7 +322,7 @@ mod tests {
     use crate::{grpc::ConsoleBackend, store::stub::StubStore};
 
     #[tokio::test(start_paused = true)]
-    async fn a_count_ends_after_so_many_locks_and_says_so() {
+    async fn a_count_stops_at_its_maximum_and_reports_it() {
         let store = StubStore::listing(STEP_MAX, Duration::ZERO);
         let broker = Broker::unlimited(Arc::new(store));
         let backend = ConsoleBackend::without_authentication(broker.clone());
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn counts_of_so_many_visitors_are_kept() {
+    async fn cached_counts_are_bounded() {
         let counter = LockCounter::new(TaskTracker::new(), CancellationToken::new());
         let names = (0..=USERS_MAX).map(|number| Arc::from(number.to_string()));
         let tasks: Vec<_> = names.map(|name| counter.count_of(&name)).collect();

@@ -3,7 +3,7 @@
 
 mod call_spans;
 mod encode;
-mod outbound_queue;
+mod response_buffer;
 
 use std::{
     future,
@@ -21,7 +21,7 @@ use tonic::{Code, Status, Streaming};
 use self::{
     call_spans::CallSpans,
     encode::{refused, response},
-    outbound_queue::{RequestBackpressure, Sender},
+    response_buffer::{RequestBackpressure, Sender},
 };
 use super::{authorization::RequestContext, decode, status};
 use crate::{
@@ -54,7 +54,7 @@ enum Inbound {
 /// Sends responses to the client.
 #[derive(Clone)]
 struct ClientSender {
-    queue: Sender,
+    responses: Sender,
     calls: CallSpans,
 }
 
@@ -76,10 +76,10 @@ pub(super) fn serve(
     (live, tracing): (watch::Receiver<ReloadableConfig>, &Tracing),
     (incoming, load): (Streaming<HoldRequest>, Option<Arc<ConnectionLoad>>),
 ) -> Result<BoxStream<'static, Result<HoldResponse, Status>>, Status> {
-    let (sender, requests, events) = outbound_queue::queue(load);
+    let (sender, requests, events) = response_buffer::buffer(load);
     let calls = CallSpans::new(tracing);
     let client = ClientSender {
-        queue: sender,
+        responses: sender,
         calls,
     };
     let caller = StreamCaller {
@@ -144,7 +144,7 @@ impl ClientSender {
     /// Sends a response. Returns false if the client has disconnected.
     fn send(&self, response: Box<HoldResponse>) -> bool {
         self.calls.finish(&response);
-        self.queue.send(response)
+        self.responses.send(response)
     }
 }
 
@@ -163,7 +163,7 @@ impl CommandReader {
         if matches!(message, Request::Heartbeat(_))
             && HEARTBEATS.check(&mut self.arrival_time).is_err()
         {
-            self.client.queue.fail(rate_limit_exceeded());
+            self.client.responses.fail(rate_limit_exceeded());
             return None;
         }
         let span = self.client.calls.start(&message);

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_page_ends_after_so_many_steps() {
+    async fn steps_of_a_page_are_bounded() {
         assert_eq!(steps(Duration::ZERO).await, STEPS_MAX);
     }
 

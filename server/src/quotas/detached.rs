@@ -133,7 +133,7 @@ mod tests {
     };
 
     #[test]
-    fn so_many_locks_of_leases_that_have_run_out_are_kept() {
+    fn locks_of_expired_leases_are_bounded() {
         let (quotas, caller) = (Quotas::unlimited(), Arc::default());
         let permit = |number: usize| quotas.permit(&caller, &lock(&number.to_string()));
         let permits = (0..=EXPIRED_MAX).map(permit).collect();
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_leases_are_kept_that_the_store_holds_on() {
+    fn leases_that_the_store_still_holds_are_bounded() {
         let quotas = Quotas::unlimited();
         for number in 0..=EXPIRED_MAX {
             quotas.track_until_expiry(lease_id(number), vec![lock("a")], Duration::ZERO);

@@ -284,7 +284,7 @@ impl Store for RedisStore {
             next_event_ms, era, ..
         } = &mut acquired
         {
-            hear(&route.node, &acquire.lock, next_event_ms).await;
+            subscribe_to_hand_offs(&route.node, &acquire.lock, next_event_ms).await;
             *era = EraId::new(route.era_id());
         }
         Ok(acquired)
@@ -347,7 +347,7 @@ impl Store for RedisStore {
             touched.rejoin |= more.rejoin;
             touched.more_from = more.more_from;
         }
-        hear(&route.node, lock, &mut touched.next_event_ms).await;
+        subscribe_to_hand_offs(&route.node, lock, &mut touched.next_event_ms).await;
         Ok(Touched {
             held: route.node.mark_provisional(touched.held),
             era: EraId::new(route.era_id()),
@@ -420,7 +420,7 @@ impl Store for RedisStore {
 /// Subscribes the node to the sharded channel of the lock's slot if brokers use sharded channels,
 /// because a call of this broker waits in the queue of that lock. If the subscription is new, the
 /// lock is to be touched at once.
-async fn hear(node: &Node, lock: &LockKey, next_event_ms: &mut u64) {
+async fn subscribe_to_hand_offs(node: &Node, lock: &LockKey, next_event_ms: &mut u64) {
     if let Some(shards) = node.shards()
         && shards.ensure_subscribed(slot_of(lock)).await
     {

@@ -157,7 +157,7 @@ mod tests {
     use crate::metrics::{Listener, Metrics};
 
     #[tokio::test]
-    async fn so_many_connections_wait_to_be_served() {
+    async fn waiting_connections_are_bounded() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let setup = ListenerSettings {

@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_that_may_not_read_leaves_its_turn() {
+    async fn a_connection_that_may_not_read_releases_its_permit() {
         let (load, permits) = (Arc::new(load()), permits());
         let crowded = || {
             let mut backlog = Backlog::new(&permits);
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_is_read_on_when_its_frames_were_taken() {
+    async fn a_connection_is_read_again_after_its_frames_were_consumed() {
         const LENGTH: usize = 1_000;
         let (load, mut backlog) = (load(), Backlog::new(&permits()));
         let bytes = memory_of_data(LENGTH);

@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_has_half_and_others_do_not_pay_for_it() {
+    fn an_address_has_at_most_half_of_the_budget() {
         let pool = pool();
         let others = connections(&pool, 1, &[12]);
         let greedy = connections(&pool, 2, &[4, 4, 4, 3, 2]);
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_closed_connections_keep_counts_until_they_are_gone() {
+    fn bytes_of_closed_connections_count_until_they_are_dropped() {
         let budget = Budget::default();
         let per_address = usize::try_from(BYTES_PER_ADDRESS_MAX).expect("a size") / MIB;
         let greedy = connections(&budget.bytes, 1, &[per_address + 1]);

@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn others_have_their_turn_after_so_many_bytes() {
+    async fn other_connections_are_read_after_the_read_budget() {
         let (mut client, mut connection) = connected().await;
         let mut longest = 0;
         let read = poll_fn(|cx| {
@@ -608,7 +608,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_whose_client_takes_nothing_leaves_its_turn() {
+    async fn a_connection_whose_client_reads_nothing_releases_its_permit() {
         let (_client, mut connection) = connected().await;
         let permits = connection.budget.call_permits.clone();
         connection.backlog.read(Received {

@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_limit_holds_and_places_come_back() {
+    async fn each_limit_holds_and_permits_are_returned() {
         let limiter = limiter(3, 2);
         let [first_address, second_address] = [address(1), address(2)];
         let first = limiter.acquire(first_address).expect("a permit");
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_oldest_connections_without_an_admitted_call_make_room() {
+    async fn the_oldest_connections_without_an_admitted_call_are_closed() {
         let limiter = limiter(8, 8);
         let admitted = limiter.acquire(address(1)).expect("a permit");
         admitted.ticket().mark_admitted();

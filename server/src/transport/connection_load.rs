@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn partial_messages_are_counted_until_they_are_whole_or_gone() {
+    fn partial_messages_are_counted_until_complete_or_dropped() {
         let load = load();
         let (mut first, mut second) = (load.call(), load.call());
         assert!(first.set_incomplete(INCOMPLETE_BYTES_MAX));
@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_calls_wait_for_a_place() {
+    fn waiting_calls_are_bounded() {
         let load = load();
         let mut waiting: Vec<_> = (0..WAITING_MAX).map(|_| load.count_waiting()).collect();
         assert!(waiting.iter().all(Option::is_some));
@@ -523,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_costly_calls_have_a_place() {
+    fn concurrent_costly_calls_are_bounded() {
         let load = load();
         let acquire = |call| futures::FutureExt::now_or_never(load.acquire_permit(call));
         for (call, max) in [

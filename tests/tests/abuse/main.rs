@@ -17,6 +17,6 @@ mod loads {
 }
 
 mod waits {
+    mod connection_limits;
     mod handshakes;
-    mod places;
 }

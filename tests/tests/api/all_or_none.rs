@@ -36,7 +36,7 @@ fn exclusive_call(name: &str) -> AcquireCall {
 }
 
 #[tokio::test]
-async fn all_are_granted_under_one_lease_in_the_order_asked_for() {
+async fn all_are_granted_under_one_lease_in_the_requested_order() {
     let (_deployment, client) = start_deployment().await;
     let call = exclusive_call("");
     let held = client.acquire_all(&names(&["c", "a", "b"]), &call).await;

@@ -24,7 +24,7 @@ async fn sdk(broker: &InProcessBroker, owner: &str) -> Sdk {
 }
 
 #[tokio::test]
-async fn one_lock_is_shown_with_holders_and_line() {
+async fn one_lock_is_shown_with_holders_and_queue() {
     let (broker, cli) = start_broker().await;
     let free = cli.run(&["get", "a"]).await;
     assert_eq!(

@@ -165,7 +165,7 @@ async fn modes_that_a_killed_command_left_are_undone() {
 }
 
 #[tokio::test]
-async fn a_waiting_line_is_redrawn_and_taken_away() {
+async fn the_progress_line_is_redrawn_and_removed() {
     let broker = InProcessBroker::start().await;
     let cli = Cli::for_broker(broker.api);
     let holder = sdk(&broker, "worker-9").await;
@@ -209,7 +209,7 @@ async fn a_waiting_line_is_redrawn_and_taken_away() {
 }
 
 #[tokio::test]
-async fn a_waiting_line_fits_the_terminal() {
+async fn the_progress_line_fits_the_terminal() {
     let broker = InProcessBroker::start().await;
     let cli = Cli::for_broker(broker.api);
     let holder = sdk(&broker, "worker-9").await;
@@ -230,7 +230,7 @@ async fn a_waiting_line_fits_the_terminal() {
 }
 
 #[tokio::test]
-async fn ctrl_c_gives_up_waiting_and_the_place_in_line() {
+async fn ctrl_c_cancels_the_wait_and_leaves_the_queue() {
     let broker = InProcessBroker::start().await;
     let cli = Cli::for_broker(broker.api);
     let holder = sdk(&broker, "worker-9").await;

@@ -55,7 +55,7 @@ async fn each_change_is_one_line_and_free_locks_need_none() {
 }
 
 #[tokio::test]
-async fn a_broker_that_does_not_answer_is_named_while_it_is_asked() {
+async fn a_broker_that_does_not_answer_is_named_during_the_call() {
     let broker = InProcessBroker::start().await;
     let proxy = Http2Proxy::start(broker.api).await;
     proxy.set_mode(ProxyMode::DropFrames(Direction::Both));

@@ -45,7 +45,7 @@ fn lock_path(name: &str) -> String {
 }
 
 #[tokio::test]
-async fn every_answer_tells_browsers_what_they_may_do() {
+async fn every_response_has_the_security_headers() {
     let (_site, user, _) = fixture().await;
     let paths = [
         "/",

@@ -202,7 +202,7 @@ async fn a_lease_on_a_stream_is_changed_only_there() {
 }
 
 #[tokio::test]
-async fn the_end_of_a_lease_is_told_with_its_reason() {
+async fn the_end_of_a_lease_is_notified_with_its_reason() {
     let deployment = Deployment::start(1).await;
     let addr = deployment.addrs()[0];
     let mut stream = StreamClient::open(addr).await;

@@ -256,7 +256,7 @@ async fn missing_messages_delay_a_drain_by_at_most_a_second() {
 /// Spreads the reconnects, so that a thousand clients do not reach the other brokers at the same
 /// moment.
 #[tokio::test]
-async fn clients_are_asked_to_move_one_after_the_other() {
+async fn clients_are_asked_to_reconnect_one_after_the_other() {
     const STREAMS: usize = 100;
     let mut deployment = Deployment::start(1).await;
     let addr = deployment.brokers[0].addr();
@@ -394,7 +394,7 @@ async fn a_waiter_on_a_stream_of_a_draining_broker_is_granted_after_an_expiry() 
 /// Routes a new connection to the draining broker, as a load balancer does that has not noticed the
 /// drain. The connection must not stay open until the broker exits.
 #[tokio::test]
-async fn a_connection_opened_during_a_drain_is_asked_to_leave_soon() {
+async fn a_connection_opened_during_a_drain_soon_receives_goaway() {
     const GOAWAY: u8 = 7;
     let mut deployment = Deployment::start(1).await;
     let addr = deployment.brokers[0].addr();

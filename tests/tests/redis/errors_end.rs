@@ -177,7 +177,7 @@ async fn an_overwritten_era_counts_as_a_loss_of_data() {
 }
 
 #[tokio::test]
-async fn a_server_that_loads_its_data_anew_is_waited_for() {
+async fn a_server_that_reloads_its_data_is_waited_for() {
     let redis = RedisServer::start_with(&["--enable-debug-command", "yes"]).await;
     let mut fixture = RejectingRedisFixture::start_with(redis, &[]).await;
     let held = expect_all_ok(fixture.acquire_all(&numbered_names("held", calls())).await);
@@ -308,7 +308,7 @@ async fn a_server_that_cannot_save_is_left_when_it_is_demoted() {
 }
 
 #[tokio::test]
-async fn a_cut_connection_is_opened_anew() {
+async fn a_cut_connection_is_reopened() {
     let redis = RedisServer::start().await;
     let proxy = RedisProxy::start(redis.addr()).await;
     let mut fixture =

@@ -104,7 +104,7 @@ async fn records_of_a_restarted_node_are_no_vote() {
 }
 
 #[tokio::test]
-async fn an_old_copy_renews_no_lease_that_was_given_back() {
+async fn an_old_copy_renews_no_released_lease() {
     let mut nodes = RedlockDeployment::start(5).await;
     let here = nodes.start_broker().await;
     // Nodes 0 and 1 receive no command of this broker.

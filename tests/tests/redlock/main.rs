@@ -13,5 +13,5 @@ mod waits {
 
 mod api;
 mod copies;
-mod line;
 mod listing;
+mod queue;

@@ -78,7 +78,7 @@ fn unreachable(connected: Result<Client, ConnectError>) -> String {
 }
 
 #[tokio::test]
-async fn a_lock_is_taken_kept_and_given_back_over_tls() {
+async fn a_lock_is_acquired_renewed_and_released_over_tls() {
     let secured = TlsRelayFixture::start(&[LOCALHOST], None).await;
     let other = secured.plain().await;
     let client = secured.connect(secured.trust()).await.expect("trusted");

@@ -160,7 +160,7 @@ async fn only_the_first_failed_renewal_is_recorded() {
 }
 
 #[tokio::test]
-async fn a_line_of_the_log_names_the_trace() {
+async fn a_log_line_contains_the_trace_id() {
     let (collector, redis) = (Collector::start().await, RedisServer::start().await);
     let mut options = collector.options(redis.url(), "1");
     for (key, value) in [("FILTER", "leasehold_server=debug"), ("FORMAT", "json")] {

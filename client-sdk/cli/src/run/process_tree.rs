@@ -4,10 +4,10 @@
 use rustix::process::Pid;
 use rustix::process::Signal;
 
-#[cfg(not(target_os = "linux"))]
-pub(super) use self::elsewhere::{adopt, die_with_parent, signal_all, signal_strays};
 #[cfg(target_os = "linux")]
 pub(super) use self::linux::{adopt, die_with_parent, signal_all, signal_strays};
+#[cfg(not(target_os = "linux"))]
+pub(super) use self::other_platforms::{adopt, die_with_parent, signal_all, signal_strays};
 
 #[cfg(target_os = "linux")]
 mod linux {
@@ -118,7 +118,7 @@ mod linux {
 /// Fallback where descendants cannot be found: signals only the process group, including this
 /// process.
 #[cfg(not(target_os = "linux"))]
-mod elsewhere {
+mod other_platforms {
     use std::io;
 
     use rustix::process::kill_current_process_group;

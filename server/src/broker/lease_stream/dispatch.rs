@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn so_many_attachments_are_at_the_store_at_once() {
+    async fn concurrent_attachments_are_bounded() {
         let store = Arc::new(StubStore::default());
         let caller = StreamCaller {
             name: Arc::default(),

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_connections_have_so_many_places_together() {
+    fn slots_of_all_connections_are_bounded() {
         for (costly, max) in [
             (ExpensiveCall::List, LISTS_MAX),
             (ExpensiveCall::Get, GETS_MAX),

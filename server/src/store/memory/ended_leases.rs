@@ -199,7 +199,7 @@ mod tests {
     };
 
     #[tokio::test(start_paused = true)]
-    async fn so_many_expired_leases_are_remembered() {
+    async fn remembered_expired_leases_are_bounded() {
         let store = Memory::new(Duration::ZERO).connect(BrokerId::random());
         let leases_max = usize::try_from(EXPIRED_MAX).expect("few");
         let mut leases = Vec::new();

@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_is_for_so_many_locks() {
+    fn locks_of_a_batch_are_bounded() {
         let mut queue = BatchQueue {
             in_flight: 1,
             ..BatchQueue::default()

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_the_way_cannot_explain_counts() {
+    fn only_skew_beyond_the_round_trip_counts() {
         let origin = Instant::now();
         let at = |now_ms, sent, received| ClockSample {
             now_ms,

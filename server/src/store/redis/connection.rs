@@ -319,7 +319,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn so_many_commands_are_on_the_way_to_a_server() {
+    async fn commands_in_flight_are_bounded() {
         let client = builder(Config::default(), MESSAGES_UNUSED).build();
         let client = client.expect("a client");
         let ping = || client.ping::<()>(None).now_or_never();

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_owner_comes_back() {
+    fn every_owner_survives_a_round_trip() {
         let label = |key: &str, value: &str| (key.to_owned(), value.to_owned());
         let traced = TraceParent::new(7, 9, true);
         for labels in [vec![], vec![label("a", ""), label("b:1", "ü|,@")]] {

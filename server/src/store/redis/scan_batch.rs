@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_gives_other_keys_by_then_loses_none_and_repeats_none() {
+    fn a_step_with_changed_keys_skips_and_repeats_none() {
         let (_, next) = step(Scan::default(), "mnop", 9, 2);
         // A repeated step that covers more keys, including one before the listed keys.
         let (listed, far) = step(next.clone().expect("more"), "anoxz", 9, 5);

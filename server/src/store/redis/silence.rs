@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silence_while_a_process_rests_begins_the_rest_again() {
+    fn a_silence_in_the_quiet_period_restarts_it() {
         let mut silence = served_until_begin();
         assert!(!may_be_used(&mut silence, "one", 10_000));
         assert!(!may_be_used(&mut silence, "one", 12_001), "2,001 ms silent");

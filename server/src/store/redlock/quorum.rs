@@ -231,7 +231,7 @@ mod tests {
     /// `Y` is the wanted reply of a node that may have lost data, and `r` a rejection which proves
     /// the end of the lease. `1` is a node without a record of the lease, and `.` an outstanding
     /// reply.
-    fn lives(votes: &str) -> Option<bool> {
+    fn is_live(votes: &str) -> Option<bool> {
         let read = |outcome: Outcome<char>| match outcome.reply {
             'y' | 'Y' => Ok(()),
             rejection => Err(rejection),
@@ -257,13 +257,13 @@ mod tests {
         for votes in [
             "yyy--", "yyyrr", "Yyyyr", "Yyy1-", "Yyy11", "YYy11", "YYy1y",
         ] {
-            assert_eq!(lives(votes), Some(true), "{votes}");
+            assert_eq!(is_live(votes), Some(true), "{votes}");
         }
         for votes in ["Yyyr1", "Yyyr-", "YYYr-", "rrry-", "r11yy"] {
-            assert_eq!(lives(votes), Some(false), "{votes}");
+            assert_eq!(is_live(votes), Some(false), "{votes}");
         }
         for votes in ["Yyy--", "Yyy..", "YYy1-", "YYY11", "YYYYY", "yyr--"] {
-            assert_eq!(lives(votes), None, "{votes}");
+            assert_eq!(is_live(votes), None, "{votes}");
         }
     }
 

@@ -34,7 +34,7 @@ const OLD: &str = "the old token, 7f0c";
 const NEW: &str = "the new token, 91be";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_ends_when_its_token_is_taken_away() {
+async fn a_stream_ends_when_its_token_is_removed() {
     let fixture = MutualTlsFixture::start(&[OLD, NEW]).await;
     let mut streams = Vec::new();
     for token in [OLD, NEW] {

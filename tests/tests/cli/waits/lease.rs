@@ -128,7 +128,7 @@ async fn invalid_leases_are_rejected_without_being_printed() {
 }
 
 #[tokio::test]
-async fn an_acquire_waits_in_line_and_prints_a_lease_with_time_left() {
+async fn an_acquire_waits_in_the_queue_and_prints_a_lease_with_its_remaining_time() {
     let (broker, cli) = start_broker().await;
     let other = sdk(&broker, "other").await;
     let guard = other.lock("a").acquire().await.expect("free");
@@ -180,7 +180,7 @@ async fn a_lock_is_held_until_a_signal() {
 }
 
 #[tokio::test]
-async fn a_hold_prints_its_lease_without_the_secret_and_tells_of_its_loss() {
+async fn a_hold_prints_its_lease_without_the_secret_and_reports_its_loss() {
     let (broker, cli) = start_broker().await;
     let mut held = cli.start(&["hold", "a", "--ttl=2s", "--max-hold=4s", "-o=json"]);
     let mut json = String::new();

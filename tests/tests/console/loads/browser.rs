@@ -209,7 +209,7 @@ fn tab_script(property: &str, value: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_lease_is_taken_away_by_keyboard_alone() {
+async fn a_lease_is_revoked_by_keyboard_alone() {
     let guarded =
         AccessControlFixture::start(ALLOW_ALL_POLICY, &[("dora", "dora"), ("alice", "alice")])
             .await;

@@ -25,7 +25,7 @@ const ROTATION: Duration = Duration::from_secs(13);
 const BLIND_CHECK: Duration = Duration::from_secs(1);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_overlaps_under_faults() {
+async fn no_holders_overlap_under_faults() {
     run_kind("mutual_exclusion", |_| LockKind::Exclusive).await;
 }
 

@@ -50,7 +50,7 @@ async fn holder(client: &Client, at: usize) -> Option<i64> {
 }
 
 #[tokio::test]
-async fn a_wait_that_timed_out_has_left_the_line() {
+async fn a_wait_that_timed_out_has_left_the_queue() {
     let deployment = Deployment::start(1).await;
     let client = Client::new("worker-1", &deployment.addrs(), 0);
     let held = client

@@ -75,7 +75,7 @@ impl LoadClients for ActiveClients {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_overlaps_on_streams_under_faults() {
+async fn no_holders_overlap_on_streams_under_faults() {
     let mut deployment = Deployment::start(BROKERS).await;
     let proxies = Http2Proxy::start_many(deployment.brokers.iter().map(BrokerProcess::addr)).await;
     let endpoints: Vec<_> = proxies.iter().map(Http2Proxy::addr).collect();

@@ -31,7 +31,7 @@ fn waiting_call(lock: &str) -> AcquireCall {
 }
 
 #[tokio::test]
-async fn a_waiter_is_told_its_place_and_who_holds_the_lock() {
+async fn a_waiter_receives_its_queue_position_and_the_holder() {
     let deployment = Deployment::start(2).await;
     let addrs = deployment.addrs();
     let holder = Client::new("holder", &addrs, 0);

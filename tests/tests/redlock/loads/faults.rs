@@ -71,7 +71,7 @@ async fn inject(fault: Fault, at: usize, servers: &mut RedlockDeployment) -> Fau
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_overlaps_on_independent_servers_under_faults() {
+async fn no_holders_overlap_on_independent_servers_under_faults() {
     let mut servers = RedlockDeployment::start(5).await;
     let brokers = servers.start_brokers(BROKERS).await;
     let endpoints: Vec<_> = brokers.iter().map(BrokerProcess::addr).collect();

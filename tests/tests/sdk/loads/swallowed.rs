@@ -78,7 +78,7 @@ struct GrantAfterLoss {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_loss_is_reported_before_somebody_else_has_the_lock() {
+async fn a_loss_is_reported_before_the_next_grant() {
     let total = scaled_count(100, 10);
     let fixture = Fixture::start(total).await;
     let mut losses = Vec::new();

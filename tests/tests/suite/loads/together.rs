@@ -35,7 +35,7 @@ async fn all() -> (ScenarioFixture, Vec<Probe>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_line_of_all_languages_keeps_its_order() {
+async fn a_queue_of_all_languages_keeps_its_order() {
     let (fixture, probes) = all().await;
     let (rounds, mut granted, mut changes) = (scaled_count(20, 2), 0, 0);
     for round in 0..rounds {

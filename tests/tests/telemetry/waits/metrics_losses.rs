@@ -273,7 +273,7 @@ async fn what_the_store_loses_is_counted_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn leases_that_ran_out_are_counted_once_whoever_finds_them() {
+async fn expired_leases_are_counted_once_by_whichever_broker() {
     let fixture = Fixture::start().await;
     let client = fixture.client();
     let locks = scaled_count(1_000, 100);

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_in_touch_and_newest_is_believed() {
+    fn the_newest_map_of_a_connected_node_is_used() {
         let reading = |is_ok, epoch| SlotMapReply {
             is_ok,
             map: SlotMap {

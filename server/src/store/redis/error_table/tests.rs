@@ -38,7 +38,7 @@ fn commands_rejected_before_they_run_are_not_executed() {
 }
 
 #[test]
-fn what_a_script_cannot_read_it_has_not_changed() {
+fn a_script_changes_nothing_that_it_cannot_read() {
     for text in [
         "WRONGTYPE Operation against a key holding the wrong kind of value",
         "SCHEMA the lock record has version 2",

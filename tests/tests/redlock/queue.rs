@@ -159,7 +159,7 @@ async fn a_release_at_one_broker_is_received_by_another() {
 }
 
 #[tokio::test]
-async fn an_expiry_is_followed_by_the_first_in_line_at_once() {
+async fn after_an_expiry_the_first_waiter_is_granted_at_once() {
     let nodes = RedlockDeployment::start(5).await;
     let broker = nodes.start_broker().await;
     let lock = lock("expires");

@@ -1,4 +1,4 @@
-//! Queue of responses that the client of a stream has not read. While it contains many or large
+//! Buffer of responses that the client of a stream has not read. While it contains many or large
 //! responses, the requests of the stream are not read.
 
 use std::{
@@ -22,21 +22,21 @@ const BYTES_MAX: usize = 256 << 10;
 /// Memory of a message in addition to its encoding.
 const MESSAGE_BYTES: usize = 256;
 
-/// The sending half of the queue. Sending never waits: the end of a lease is sent regardless of the
-/// number of unread messages.
+/// The sending half of the buffer. Sending never waits: the end of a lease is sent regardless of
+/// the number of unread messages.
 #[derive(Clone)]
 pub(super) struct Sender(Arc<SendingHalf>);
 
 /// Backpressure for the requests of a stream, which are read while there is room for responses.
-pub(super) struct RequestBackpressure(Arc<Mutex<Queue>>);
+pub(super) struct RequestBackpressure(Arc<Mutex<Buffer>>);
 
-/// The receiving half of the queue: the response stream of the call.
-pub(super) struct Receiver(Arc<Mutex<Queue>>);
+/// The receiving half of the buffer: the response stream of the call.
+pub(super) struct Receiver(Arc<Mutex<Buffer>>);
 
-/// Closes the queue when the last [`Sender`] is dropped.
-struct SendingHalf(Arc<Mutex<Queue>>);
+/// Closes the buffer when the last [`Sender`] is dropped.
+struct SendingHalf(Arc<Mutex<Buffer>>);
 
-struct Queue {
+struct Buffer {
     messages: VecDeque<Result<Box<HoldResponse>, Status>>,
     /// Number of messages that were read.
     read: u64,
@@ -61,9 +61,9 @@ enum HalfState {
     Dropped,
 }
 
-/// Creates a queue that counts its unread bytes in `load`, and returns its ends.
-pub(super) fn queue(load: Option<Arc<ConnectionLoad>>) -> (Sender, RequestBackpressure, Receiver) {
-    let queue = Arc::new(Mutex::new(Queue {
+/// Creates a buffer that counts its unread bytes in `load`, and returns its ends.
+pub(super) fn buffer(load: Option<Arc<ConnectionLoad>>) -> (Sender, RequestBackpressure, Receiver) {
+    let buffer = Arc::new(Mutex::new(Buffer {
         messages: VecDeque::new(),
         read: 0,
         positions: HashMap::new(),
@@ -76,48 +76,48 @@ pub(super) fn queue(load: Option<Arc<ConnectionLoad>>) -> (Sender, RequestBackpr
         reader_waker: None,
         request_waker: None,
     }));
-    let sender = Sender(Arc::new(SendingHalf(Arc::clone(&queue))));
+    let sender = Sender(Arc::new(SendingHalf(Arc::clone(&buffer))));
     (
         sender,
-        RequestBackpressure(Arc::clone(&queue)),
-        Receiver(queue),
+        RequestBackpressure(Arc::clone(&buffer)),
+        Receiver(buffer),
     )
 }
 
 impl Sender {
     /// Sends a message. Returns false if the client has disconnected.
     pub(super) fn send(&self, response: Box<HoldResponse>) -> bool {
-        let mut queue = lock(&self.0.0);
-        if queue.receiver == HalfState::Dropped {
+        let mut buffer = lock(&self.0.0);
+        if buffer.receiver == HalfState::Dropped {
             return false;
         }
-        queue.push(response);
-        queue.wake_reader();
+        buffer.push(response);
+        buffer.wake_reader();
         true
     }
 
     /// Ends the call with an error after the messages that were sent.
     pub(super) fn fail(&self, status: Status) {
-        let mut queue = lock(&self.0.0);
-        queue.messages.push_back(Err(status));
-        queue.wake_reader();
+        let mut buffer = lock(&self.0.0);
+        buffer.messages.push_back(Err(status));
+        buffer.wake_reader();
     }
 }
 
 impl RequestBackpressure {
     /// Waits until there is room for responses, or the client has disconnected.
     pub(super) fn poll_room(&self, cx: &Context<'_>) -> Poll<()> {
-        let queue = &mut *lock(&self.0);
-        let load = queue.load.as_ref();
-        let has_room = !queue.is_full() && load.is_none_or(|load| load.has_room(cx));
-        if has_room || queue.receiver == HalfState::Dropped {
-            queue.paused = None;
+        let buffer = &mut *lock(&self.0);
+        let load = buffer.load.as_ref();
+        let has_room = !buffer.is_full() && load.is_none_or(|load| load.has_room(cx));
+        if has_room || buffer.receiver == HalfState::Dropped {
+            buffer.paused = None;
             return Poll::Ready(());
         }
-        if queue.paused.is_none() {
-            queue.paused = load.map(ConnectionLoad::count_paused);
+        if buffer.paused.is_none() {
+            buffer.paused = load.map(ConnectionLoad::count_paused);
         }
-        queue.request_waker = Some(cx.waker().clone());
+        buffer.request_waker = Some(cx.waker().clone());
         Poll::Pending
     }
 }
@@ -126,24 +126,24 @@ impl Stream for Receiver {
     type Item = Result<HoldResponse, Status>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let mut queue = lock(&self.0);
-        match queue.pop() {
+        let mut buffer = lock(&self.0);
+        match buffer.pop() {
             Some(message) => Poll::Ready(Some(message.map(|message| *message))),
-            None if queue.sender == HalfState::Dropped => Poll::Ready(None),
+            None if buffer.sender == HalfState::Dropped => Poll::Ready(None),
             None => {
-                queue.reader_waker = Some(cx.waker().clone());
+                buffer.reader_waker = Some(cx.waker().clone());
                 Poll::Pending
             }
         }
     }
 }
 
-impl Queue {
+impl Buffer {
     fn is_full(&self) -> bool {
         self.messages.len() >= MESSAGES_MAX || self.bytes >= BYTES_MAX
     }
 
-    /// Appends a message. While the queue is full, a new queue position of a call replaces the
+    /// Appends a message. While the buffer is full, a new queue position of a call replaces the
     /// unread position of the call.
     fn push(&mut self, mut response: Box<HoldResponse>) {
         let is_full = self.is_full();
@@ -203,21 +203,21 @@ impl Queue {
 
 impl Drop for SendingHalf {
     fn drop(&mut self) {
-        let mut queue = lock(&self.0);
-        queue.sender = HalfState::Dropped;
-        queue.wake_reader();
+        let mut buffer = lock(&self.0);
+        buffer.sender = HalfState::Dropped;
+        buffer.wake_reader();
     }
 }
 
 impl Drop for Receiver {
     fn drop(&mut self) {
-        let mut queue = lock(&self.0);
-        queue.receiver = HalfState::Dropped;
-        queue.messages.clear();
-        let bytes = queue.bytes;
-        queue.count(0, bytes);
-        queue.paused = None;
-        if let Some(waker) = queue.request_waker.take() {
+        let mut buffer = lock(&self.0);
+        buffer.receiver = HalfState::Dropped;
+        buffer.messages.clear();
+        let bytes = buffer.bytes;
+        buffer.count(0, bytes);
+        buffer.paused = None;
+        if let Some(waker) = buffer.request_waker.take() {
             waker.wake();
         }
     }
@@ -227,8 +227,8 @@ fn size(response: &HoldResponse) -> usize {
     response.encoded_len() + MESSAGE_BYTES
 }
 
-fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
-    queue.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(buffer: &Mutex<Buffer>) -> MutexGuard<'_, Buffer> {
+    buffer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -270,7 +270,7 @@ mod tests {
 
     #[tokio::test]
     async fn requests_are_read_again_when_messages_were() {
-        let (sender, requests, mut receiver) = queue(None);
+        let (sender, requests, mut receiver) = buffer(None);
         for call in 0..MESSAGES_MAX {
             assert!(has_room(&requests), "{call}");
             assert!(sender.send(done(call as i64)));
@@ -286,7 +286,7 @@ mod tests {
 
     #[tokio::test]
     async fn large_messages_leave_no_room_and_nothing_is_lost() {
-        let (sender, requests, mut receiver) = queue(None);
+        let (sender, requests, mut receiver) = buffer(None);
         let large = response(Message::Refused(Refused {
             message: "x".repeat(BYTES_MAX),
             ..Refused::default()
@@ -310,7 +310,7 @@ mod tests {
 
     #[tokio::test]
     async fn only_the_newest_position_of_a_call_waits_for_a_slow_client() {
-        let (sender, _requests, mut receiver) = queue(None);
+        let (sender, _requests, mut receiver) = buffer(None);
         sender.send(queued(1, 9));
         sender.send(queued(1, 8));
         for call in 2..MESSAGES_MAX {

@@ -68,7 +68,7 @@ async fn is_served(
 }
 
 #[tokio::test]
-async fn connections_that_never_call_make_room_for_callers() {
+async fn connections_that_never_call_are_closed_for_callers() {
     let fixture = fixture().await;
     let open = idle(&fixture).await;
     assert_eq!(
