@@ -63,7 +63,7 @@ impl HandOffLatencies {
     /// Returns the hand-offs while the queue was drained. The queue must be long.
     fn emptying(&self) -> Sample {
         let last = self.hand_offs.iter().map(|(at, _)| *at).max();
-        let last = last.expect("the line moves");
+        let last = last.expect("the queue moves");
         within(&self.hand_offs, self.end + SETTLE, last)
     }
 }
@@ -96,7 +96,7 @@ impl Waiter for Unary {
                 Err(status) if error_reason(&status) == Some(ErrorReason::Overloaded) => {
                     sleep(AGAIN_AFTER).await;
                 }
-                Err(status) => panic!("the line moves on, but {status:?}"),
+                Err(status) => panic!("the queue moves on, but {status:?}"),
             }
         };
     }

@@ -152,7 +152,7 @@ fn hand_off_row(target: HandOffs, phase: Phase, rounds: &[Sample]) -> String {
     };
     let name = match phase {
         Phase::Full => format!("hand-offs: {of}, all join again"),
-        Phase::Emptying => format!("hand-offs: {of}, line runs empty"),
+        Phase::Emptying => format!("hand-offs: {of}, queue runs empty"),
     };
     let aim = match target {
         HandOffs::Memory | HandOffs::Redis => {

@@ -124,7 +124,7 @@ pub(crate) async fn run(
     let bytes = servers.iter().map(|pid| resident_bytes(*pid));
     let bytes = [own_bytes].into_iter().chain(bytes).collect();
     let output = peer.line(END_LIMIT).await?;
-    let output = serde_json::from_str(&output).map_err(|error| format!("told no JSON: {error}"))?;
+    let output = serde_json::from_str(&output).map_err(|error| format!("no JSON: {error}"))?;
     Ok(Run {
         output,
         window,
@@ -137,7 +137,7 @@ pub(crate) async fn run(
 pub(crate) fn expect(line: &str, wanted: &str) -> Result<(), String> {
     match line == wanted {
         true => Ok(()),
-        false => Err(format!("said {line} instead of {wanted}")),
+        false => Err(format!("wrote {line} instead of {wanted}")),
     }
 }
 

@@ -186,7 +186,7 @@ struct ClientWaiter(Client, Option<Guard>);
 impl Waiter for ClientWaiter {
     async fn acquire(&mut self, lock: &str) {
         let guard = self.0.lock(lock).acquire().await;
-        self.1 = Some(guard.expect("the line moves on"));
+        self.1 = Some(guard.expect("the queue moves on"));
     }
 
     async fn release(&mut self) {

@@ -76,13 +76,13 @@ impl Leases {
     fn show_occupied(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "Standing leases: one broker, ttl 15 s, a heartbeat every 5 s, those of all streams spread evenly; each\n\
+            "Idle leases: one broker, ttl 15 s, a heartbeat every 5 s, those of all streams spread evenly; each\n\
              table row with a new broker and a new Redis. Bytes are what broker (resident) and Redis (used_memory)\n\
              have grown by, per lease.\n"
         )?;
         writeln!(
             f,
-            "| streams x leases | connections | taken in s | broker MiB before | after | Redis MiB before | after | broker B/lease | Redis B/lease | all-in | aim |"
+            "| streams x leases | connections | acquired in s | broker MiB before | after | Redis MiB before | after | broker B/lease | Redis B/lease | all-in | aim |"
         )?;
         writeln!(f, "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|")?;
         for held in &self.0 {
@@ -124,7 +124,7 @@ impl Leases {
         )?;
         writeln!(
             f,
-            "| streams x leases | window s | CPU broker | Redis | client | renewals/s | scripts/s | broker µs/renewal | Redis µs/renewal | µs/script | p50 ms | p99 ms | not taken | lost | aim |"
+            "| streams x leases | window s | CPU broker | Redis | client | renewals/s | scripts/s | broker µs/renewal | Redis µs/renewal | µs/script | p50 ms | p99 ms | not acquired | lost | aim |"
         )?;
         writeln!(
             f,
@@ -160,7 +160,7 @@ impl Leases {
         }
         for held in &self.0 {
             if let Some(first) = held.refused.first() {
-                writeln!(f, "\n{}: not taken at first: {first}", shape(held))?;
+                writeln!(f, "\n{}: not acquired at first: {first}", shape(held))?;
             }
         }
         Ok(())
