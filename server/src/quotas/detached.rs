@@ -17,7 +17,7 @@ pub(super) struct DetachedLeases {
     leases: HashMap<LeaseId, (Instant, Vec<QuotaPermit>)>,
     by_end: BTreeSet<(Instant, LeaseId)>,
     /// Locks that the store keeps, for leases whose permits are released.
-    pending_expiry_checks: BTreeMap<(Instant, LeaseId), Vec<LockKey>>,
+    scheduled_checks: BTreeMap<(Instant, LeaseId), Vec<LockKey>>,
     /// Locks of expired leases that [`DetachedLeases::drain_expired`] has not returned yet.
     expired: Vec<LockKey>,
 }
@@ -33,7 +33,7 @@ impl DetachedLeases {
         &mut self,
         lease_id: LeaseId,
         mut permits: Vec<QuotaPermit>,
-        expires_in: Duration,
+        remaining: Duration,
     ) {
         for permit in self.remove(lease_id) {
             if permits
@@ -43,15 +43,15 @@ impl DetachedLeases {
                 permits.push(permit);
             }
         }
-        let expires_at = Instant::now() + expires_in;
-        self.by_end.insert((expires_at, lease_id));
-        self.leases.insert(lease_id, (expires_at, permits));
+        let ends_at = Instant::now() + remaining;
+        self.by_end.insert((ends_at, lease_id));
+        self.leases.insert(lease_id, (ends_at, permits));
     }
 
-    pub(super) fn renewed(&mut self, lease_id: LeaseId, expires_in: Duration) {
+    pub(super) fn renewed(&mut self, lease_id: LeaseId, remaining: Duration) {
         let permits = self.remove(lease_id);
         if !permits.is_empty() {
-            self.insert(lease_id, permits, expires_in);
+            self.insert(lease_id, permits, remaining);
         }
     }
 
@@ -67,19 +67,16 @@ impl DetachedLeases {
 
     /// Removes the permits of a lease and returns them.
     pub(super) fn remove(&mut self, lease_id: LeaseId) -> Vec<QuotaPermit> {
-        let Some((expires_at, permits)) = self.leases.remove(&lease_id) else {
+        let Some((ends_at, permits)) = self.leases.remove(&lease_id) else {
             return Vec::new();
         };
-        self.by_end.remove(&(expires_at, lease_id));
+        self.by_end.remove(&(ends_at, lease_id));
         permits
     }
 
     pub(super) fn evict_expired(&mut self) {
         let now = Instant::now();
-        while let Some(&(_, lease_id)) = self
-            .by_end
-            .first()
-            .filter(|(expires_at, _)| *expires_at <= now)
+        while let Some(&(_, lease_id)) = self.by_end.first().filter(|(ends_at, _)| *ends_at <= now)
         {
             let permits = self.remove(lease_id);
             let capacity = EXPIRED_MAX.saturating_sub(self.expired.len());
@@ -96,14 +93,13 @@ impl DetachedLeases {
         &mut self,
         lease_id: LeaseId,
         locks: Vec<LockKey>,
-        expires_in: Duration,
+        remaining: Duration,
     ) {
-        if self.pending_expiry_checks.len() >= EXPIRED_MAX {
+        if self.scheduled_checks.len() >= EXPIRED_MAX {
             return;
         }
-        let expires_at = Instant::now() + expires_in;
-        self.pending_expiry_checks
-            .insert((expires_at, lease_id), locks);
+        let ends_at = Instant::now() + remaining;
+        self.scheduled_checks.insert((ends_at, lease_id), locks);
     }
 
     /// Returns the locks of leases that have expired since the last call.
@@ -112,7 +108,7 @@ impl DetachedLeases {
         let now = Instant::now();
         let mut expired = std::mem::take(&mut self.expired);
         while let Some(first) = self
-            .pending_expiry_checks
+            .scheduled_checks
             .first_entry()
             .filter(|first| first.key().0 <= now)
         {

@@ -3,6 +3,7 @@
 pub mod context;
 mod ended_leases;
 mod entry;
+mod expire;
 mod grant;
 mod holders;
 mod inspect;

@@ -2,11 +2,9 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::{holders::HolderSlot, record::Record, tombstones::TombstoneKey};
+use super::{record::Record, tombstones::TombstoneKey};
 use crate::{
-    lock::{
-        AcquireCommand, EXPIRED_MAX, EXPIRED_MS, LeaseBinding, LeaseId, RELEASED_MAX, TOMBSTONE_MS,
-    },
+    lock::{AcquireCommand, LeaseBinding, LeaseId, RELEASED_MAX, TOMBSTONE_MS},
     store::Released,
 };
 
@@ -56,7 +54,7 @@ impl EndedLeases {
     }
 
     /// Returns the reason for which a lease was revoked.
-    fn reason(&self, lease_id: &LeaseId) -> Option<String> {
+    pub(super) fn reason(&self, lease_id: &LeaseId) -> Option<String> {
         self.leases.get(lease_id)?.reason.clone()
     }
 
@@ -154,11 +152,6 @@ impl Record {
             .is_recent_or_young(&lease_id, RELEASED_MAX, now, TOMBSTONE_MS)
     }
 
-    fn was_expired(&self, lease_id: LeaseId, now: u64) -> bool {
-        self.expired
-            .is_recent_and_young(&lease_id, EXPIRED_MAX, now, EXPIRED_MS)
-    }
-
     pub(super) fn record_released(&mut self, lease_id: LeaseId, now: u64) {
         self.released.record(lease_id, now, None);
         let is_young = |at| at + TOMBSTONE_MS > now && !is_ahead(at, now);
@@ -172,56 +165,5 @@ impl Record {
         self.partial_releases
             .retain(|_, at| retains_partial_release(*at + DELETION_DELAY_MS, now));
         self.partial_releases.insert(lease_id, until_ms);
-    }
-
-    pub(super) fn record_expired(&mut self, held: &HolderSlot, now: u64) {
-        self.expired
-            .record(held.lease_id, held.expires_ms, held.revoke_reason.clone());
-        self.expired
-            .evict(|seq, at, last| seq + EXPIRED_MAX > last && at + EXPIRED_MS > now);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use tokio::time::advance;
-
-    use super::*;
-    use crate::{
-        lock::{BrokerId, ExpectedAttachment, LeaseRef, expiry_ms},
-        store::{
-            Acquired, Renewed, Store as _,
-            memory::Memory,
-            stub::{acquire, lock},
-        },
-    };
-
-    #[tokio::test(start_paused = true)]
-    async fn remembered_expired_leases_are_bounded() {
-        let store = Memory::new(Duration::ZERO).connect(BrokerId::random());
-        let leases_max = usize::try_from(EXPIRED_MAX).expect("few");
-        let mut leases = Vec::new();
-        for number in 0..=leases_max {
-            let call = acquire(&lock("a"), number);
-            let Ok(Acquired::Granted(grant)) = store.acquire(&call).await else {
-                panic!("{number} is not granted");
-            };
-            leases.push(LeaseRef {
-                lock: call.lock,
-                lease_id: call.lease_id,
-                fencing_token: grant.fencing_token,
-            });
-            if number + 1 >= leases_max {
-                advance(Duration::from_millis(expiry_ms(call.ttl.as_millis()))).await;
-            }
-        }
-        let mut remembered = 0;
-        for lease in &leases {
-            let renewed = store.renew(lease, None, ExpectedAttachment::Any).await;
-            remembered += usize::from(renewed == Ok(Renewed::Expired));
-        }
-        assert_eq!(remembered, leases_max);
     }
 }

@@ -1,4 +1,4 @@
-//! Grants to waiters when the lock has room, and the expiry of holders.
+//! Grants to waiters when the lock has room.
 
 use super::{
     context::Context,
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     lock::{FencingToken, LeaseId, PROVISIONAL_GRANT_MS, Ttl, expiry_ms},
-    store::{ChangeKind, HandOff, LeaseEndCause, LeaseEndEvent},
+    store::{ChangeKind, HandOff},
 };
 
 /// Result of granting the lock to waiters.
@@ -22,54 +22,6 @@ pub(super) struct GrantRound {
 }
 
 impl Record {
-    /// Ends the holders that have expired, at most `ends_max` of the context. The next command
-    /// continues.
-    pub(super) fn expire(&mut self, context: &Context) {
-        let now = context.now();
-        for held in self.holders.expire(now, context.expirations_max) {
-            self.end_holder(&held, now);
-        }
-    }
-
-    /// Ends the lease to which the command applies, if the lease has expired.
-    pub(super) fn expire_lease(&mut self, context: &Context, lease_id: LeaseId) {
-        let now = context.now();
-        let held = self.holders.by_lease(lease_id);
-        if held.is_some_and(|held| held.expires_ms <= now)
-            && let Some(held) = self.holders.remove(lease_id)
-        {
-            self.end_holder(&held, now);
-        }
-    }
-
-    /// Ends the hold of an expired holder. An unclaimed hand-off returns to its queue position, and
-    /// its end is not recorded.
-    fn end_holder(&mut self, held: &HolderSlot, now: u64) {
-        match held.queue_sequence {
-            Some(sequence) => self.queue.return_to_queue(sequence, held),
-            None => self.end_lease(held, now),
-        }
-    }
-
-    /// Ends a lease as if it expired now.
-    pub(super) fn expire_now(&mut self, lease_id: LeaseId, now: u64) {
-        if let Some(mut held) = self.remove_holder(lease_id) {
-            held.expires_ms = now;
-            self.end_lease(&held, now);
-        }
-    }
-
-    fn end_lease(&mut self, held: &HolderSlot, now: u64) {
-        let kind = match held.revoke_reason {
-            Some(_) => ChangeKind::Revoked,
-            None => ChangeKind::Expired,
-        };
-        self.record_holder(kind, held, now);
-        self.end_events.push(end_event(held));
-        self.apply_lock_delay(held);
-        self.record_expired(held, now);
-    }
-
     /// Starts the lock delay of a holder that has ended.
     pub(super) fn apply_lock_delay(&mut self, held: &HolderSlot) {
         let closes_until_ms = held.lock_delay_until_ms().unwrap_or(0);
@@ -175,23 +127,5 @@ impl Record {
         }
         self.holders.add(held);
         fencing_token
-    }
-}
-
-/// Returns the reported end of an expired or revoked holder.
-fn end_event(held: &HolderSlot) -> LeaseEndEvent {
-    let max_hold_ms = held.options.max_hold_ms;
-    let is_cut = max_hold_ms > 0 && held.acquired_ms + max_hold_ms <= held.expires_ms;
-    LeaseEndEvent {
-        lease_id: held.lease_id,
-        owner: held.owner.clone(),
-        fencing_token: held.fencing_token.get(),
-        held_ms: held.expires_ms.saturating_sub(held.acquired_ms),
-        kind: match held.revoke_reason {
-            Some(_) => LeaseEndCause::Revoked,
-            None if is_cut => LeaseEndCause::MaxHold,
-            None => LeaseEndCause::Expired,
-        },
-        reason: held.revoke_reason.clone().unwrap_or_default(),
     }
 }
