@@ -8,6 +8,7 @@ mod list;
 mod local_queue;
 mod local_queues;
 mod merge;
+mod merge_revocations;
 mod node_client;
 mod nodes;
 mod queue_worker;
@@ -326,12 +327,19 @@ impl Store for RedlockStore {
         let call = QuorumCall::new(Verb::Revoke, decode::revoked, move |preamble| {
             preamble.revoke(&command).with_release_notification()
         });
-        let replies = match self.0.nodes.ask_quorum(&call, merge::revoked).await? {
-            QuorumResult::Rejected(rejections) => return Ok(merge::not_revoked(rejections)),
+        let replies = match self
+            .0
+            .nodes
+            .ask_quorum(&call, merge_revocations::revoked)
+            .await?
+        {
+            QuorumResult::Rejected(rejections) => {
+                return Ok(merge_revocations::not_revoked(rejections));
+            }
             QuorumResult::Wanted(replies) => replies,
         };
         let queue_length = self.0.queues.length(&revoke.lock);
-        let revoked = merge::merge_revoked(replies, queue_length);
+        let revoked = merge_revocations::merge_revoked(replies, queue_length);
         if let Some(revocation) = revoked.to_revocation(revoke) {
             self.0.queues.wake(&revoke.lock, Duration::ZERO);
             if revocation.attachment.stream.broker == self.0.broker {

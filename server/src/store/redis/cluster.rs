@@ -32,7 +32,6 @@ use tracing::warn;
 #[cfg(feature = "fuzzing")]
 pub(super) use self::slot_map::read_slots;
 use self::{
-    redirect::Redirect,
     slot::{ranges, slot_of, tag_of},
     slot_era_sync::SlotContext,
     slot_eras::EraHistory,
@@ -52,12 +51,8 @@ use super::{
 };
 use crate::{lock::LockKey, store::StoreError};
 
-/// Number of redirects that a call follows, in case that servers redirect to each other.
-const REDIRECTS_MAX: u32 = 12;
-/// Number of redirects after which a call pauses before it follows the next one, so that the
-/// servers can agree.
-const REDIRECTS_BEFORE_PAUSE: u32 = 3;
-const REDIRECT_PAUSE: Duration = Duration::from_millis(20);
+/// Pause between two attempts to find a node.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 type FirstOpen = oneshot::Receiver<Result<(), NodeError>>;
 
@@ -240,32 +235,6 @@ impl Router {
         })
     }
 
-    /// Follows the redirect of a server to the node that has the lock.
-    pub(super) async fn follow_redirect(
-        &self,
-        call: &mut SlotRoute,
-        redirect: Redirect,
-    ) -> Result<(), StoreError> {
-        call.redirects += 1;
-        if call.redirects > REDIRECTS_MAX {
-            let reason = format!(
-                "the masters do not agree on the owner of slot {}",
-                call.slot
-            );
-            return Err(StoreError::NotExecuted(reason));
-        }
-        match redirect.to {
-            Some(to) if redirect.asking => call.asking = Some(to),
-            Some(to) => self.record_moved(redirect.slot, &to),
-            // The slot map may have the address.
-            None => self.refresh_slot_map.notify_one(),
-        }
-        if call.redirects > REDIRECTS_BEFORE_PAUSE {
-            sleep(REDIRECT_PAUSE).await;
-        }
-        Ok(())
-    }
-
     /// Returns any node that serves. Waits for a node for at most `within`.
     pub(super) async fn any_node(&self, within: Duration) -> Result<Arc<Node>, StoreError> {
         let until = Instant::now() + within;
@@ -276,7 +245,7 @@ impl Router {
             if Instant::now() >= until {
                 return Err(StoreError::NotExecuted("no verified connection".to_owned()));
             }
-            sleep(REDIRECT_PAUSE).await;
+            sleep(RETRY_PAUSE).await;
         }
     }
 

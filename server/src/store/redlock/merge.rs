@@ -3,8 +3,8 @@
 
 use super::quorum::{Collector, QuorumResult, no_quorum, quorum};
 use crate::{
-    lock::{Attachment, FencingToken, Grant, Holder, LockState},
-    store::{Attached, Checked, MovedLease, Outcome, Released, Renewed, Revoked, StoreError},
+    lock::{FencingToken, Grant, Holder, LockState},
+    store::{Attached, Checked, MovedLease, Outcome, Released, Renewed, StoreError},
 };
 
 /// Merges the grants of a quorum into one grant with the shortest validity.
@@ -21,7 +21,7 @@ pub(super) fn one_grant(grants: &[Grant]) -> Option<Grant> {
 
 /// Returns the time of a grant, derived from its token. The nodes granted at slightly different
 /// times. The token is near all of them, and does not depend on which nodes answer.
-fn since_ms(token: FencingToken) -> u64 {
+pub(super) fn since_ms(token: FencingToken) -> u64 {
     token.get() / 1_000
 }
 
@@ -146,47 +146,6 @@ pub(super) fn released(result: QuorumResult<Released, Released>) -> Released {
             })
         }
     }
-}
-
-pub(super) fn revoked(
-    outcome: Outcome<Revoked>,
-) -> Result<(Box<Holder>, Option<Attachment>), Revoked> {
-    match outcome.reply {
-        Revoked::Taken { holder, on, .. } => Ok((holder, on)),
-        rejection @ (Revoked::Already
-        | Revoked::Expired
-        | Revoked::Released
-        | Revoked::NotFound) => Err(rejection),
-    }
-}
-
-/// Merges the replies of a quorum that revoked a lease. The nodes granted it at slightly different
-/// times.
-pub(super) fn merge_revoked(
-    replies: Vec<(Box<Holder>, Option<Attachment>)>,
-    queue_length: u32,
-) -> Revoked {
-    let on = replies.iter().find_map(|(_, on)| *on);
-    let holders = replies.into_iter().map(|(holder, _)| holder);
-    let Some(mut holder) = holders.min_by_key(|holder| holder.remaining_ms) else {
-        return Revoked::NotFound;
-    };
-    holder.since_ms = since_ms(holder.fencing_token);
-    Revoked::Taken {
-        holder,
-        queue_length,
-        on,
-    }
-}
-
-/// Returns the reason for which a lease was not revoked.
-pub(super) fn not_revoked(rejections: Vec<Revoked>) -> Revoked {
-    most_decisive(rejections, Revoked::NotFound, |revoked| match revoked {
-        Revoked::Taken { .. } | Revoked::NotFound => 0,
-        Revoked::Expired => 1,
-        Revoked::Already => 2,
-        Revoked::Released => 3,
-    })
 }
 
 /// Returns the time until the expiry of a live token. The rejection is the newest token, or 0 if
