@@ -3,6 +3,7 @@
 
 mod call;
 mod error;
+mod fencing_token;
 mod filter;
 mod identity;
 mod lease;
@@ -15,6 +16,7 @@ pub use call::{
     AcquireCall, AcquireCommand, LeaseBinding, ReleaseScope, RevokeCommand, RevokeMode, Target,
 };
 pub use error::{Bound, LockError, LockFailure, QuotaExceeded};
+pub use fencing_token::FencingToken;
 pub use filter::Filter;
 pub use identity::{
     ArgumentsHash, AttemptId, BrokerId, DeploymentKey, LeaseId, LeaseToken, RequestHash, RequestId,
@@ -166,34 +168,6 @@ impl Limits {
     /// Returns the requested wait limited to the maximum.
     pub fn wait_ms(&self, requested_ms: u64) -> u64 {
         requested_ms.min(self.wait_max_ms)
-    }
-}
-
-/// A fencing token, which orders the grants of one lock. Its range of 1 to 2^53 - 1 is exact in
-/// every language.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FencingToken(u64);
-
-impl FencingToken {
-    /// Largest token, 2^53 - 1.
-    pub const MAX: u64 = (1 << 53) - 1;
-
-    /// Returns `None` outside 1 to 2^53 - 1.
-    pub fn new(value: u64) -> Option<Self> {
-        (1..=Self::MAX).contains(&value).then_some(Self(value))
-    }
-
-    /// Returns the token of a grant at `now_us`, in microseconds since 1970. `last` is the previous
-    /// token of the lock, or 0 if there is none.
-    ///
-    /// The token is higher than all earlier tokens even if the clock was set back, or if the record
-    /// with the last token was lost.
-    pub fn after(last: u64, now_us: u64) -> Self {
-        Self(now_us.max(last + 1))
-    }
-
-    pub const fn get(self) -> u64 {
-        self.0
     }
 }
 
