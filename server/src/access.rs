@@ -1,6 +1,7 @@
 //! Authentication of callers and authorization of their requests.
 
 mod access_control;
+mod auth_limits;
 mod certificate;
 mod denials;
 mod jwt;
@@ -16,7 +17,7 @@ pub use self::{
         AccessControl, AccessRules, AuthError, Caller, PresentedCredentials, WithdrawalReason,
     },
     certificate::{Certificate, CertificateNameError},
-    denials::{Denial, DenialLog},
+    denials::DenialLog,
     jwt::Jwt,
     key_set::KeySetUrl,
     policy::{Policy, Verb},

@@ -55,17 +55,17 @@ use crate::{
     transport::Peer,
 };
 
-/// Creates the `LockService` of `broker`. `access_control` controls access.
+/// Creates the `LockService` of `broker`. `access` controls access.
 pub fn lock_service(
     broker: Broker,
-    access_control: AccessControl,
+    access: AccessControl,
     (live, tracing): (watch::Receiver<ReloadableConfig>, Tracing),
     http2: &Http2,
 ) -> LockServiceServer<impl LockService> {
     let wait_limiter = ConnectionWaitLimiter::new(http2.max_concurrent_streams);
     let service = LockServiceImpl {
         broker,
-        access_control,
+        access,
         live,
         tracing,
         wait_limiter,
@@ -75,16 +75,16 @@ pub fn lock_service(
         .max_encoding_message_size(to_usize(http2.max_reply))
 }
 
-/// Creates the `InspectionService` of `broker`. `access_control` controls access.
+/// Creates the `InspectionService` of `broker`. `access` controls access.
 pub fn inspection_service(
     broker: Broker,
-    access_control: AccessControl,
+    access: AccessControl,
     live: watch::Receiver<ReloadableConfig>,
     http2: &Http2,
 ) -> InspectionServiceServer<impl pb::inspection_service_server::InspectionService> {
     InspectionServiceServer::new(inspection::InspectionServiceImpl {
         broker,
-        access_control,
+        access,
         live,
         max_reply: to_usize(http2.max_reply),
     })
@@ -95,13 +95,13 @@ pub fn inspection_service(
 /// Creates the `AdminService`, whose calls fail until `broker` is set.
 pub fn admin_service(
     broker: Arc<OnceLock<Broker>>,
-    access_control: AccessControl,
+    access: AccessControl,
     live: watch::Receiver<ReloadableConfig>,
     http2: &Http2,
 ) -> AdminServiceServer<impl pb::admin_service_server::AdminService> {
     AdminServiceServer::new(admin::AdminServiceImpl {
         broker,
-        access_control,
+        access,
         live,
     })
     .max_decoding_message_size(to_usize(http2.max_request))
@@ -129,7 +129,7 @@ fn to_usize(size: u32) -> usize {
 
 struct LockServiceImpl {
     broker: Broker,
-    access_control: AccessControl,
+    access: AccessControl,
     live: watch::Receiver<ReloadableConfig>,
     tracing: Tracing,
     wait_limiter: ConnectionWaitLimiter,
@@ -137,7 +137,7 @@ struct LockServiceImpl {
 
 impl LockServiceImpl {
     fn context<T>(&self, request: &Request<T>) -> Result<RequestContext, Status> {
-        RequestContext::from_request(&self.access_control, self.live.borrow().limits, request)
+        RequestContext::from_request(&self.access, self.live.borrow().limits, request)
     }
 
     /// Counts an acquire that was rejected before it reached the broker.

@@ -126,25 +126,26 @@ async fn serve(
     let stop = CancellationToken::new();
     let _stop_with_this_future = stop.clone().drop_guard();
     let broker = Arc::default();
-    let (access, api, admin) = (&config.access, listeners.api, listeners.admin);
-    let tls = access
+    let (api, admin) = (listeners.api, listeners.admin);
+    let tls = config
+        .access
         .tls
         .clone()
         .map(|files| Tls::load(files, config.metrics.clone()))
         .transpose()
         .map_err(RunError::Tls)?;
     let tls = tls.map(Arc::new);
-    let (rules, follower) = RulesReloader::start(access.rules.clone())
+    let (rules, follower) = RulesReloader::start(config.access.rules.clone())
         .await
         .map_err(|problems| RunError::Rules(problems.join(" ")))?;
     let (newest, rules) = watch::channel(Arc::new(rules));
-    let access_control = AccessControl::new(rules, config.metrics.clone());
+    let access = AccessControl::new(rules, config.metrics.clone());
     let follow = follower.run(newest, config.metrics.clone());
     let budget = Arc::default();
     let setup = |listener, protocol| ListenerSettings {
         tls: tls.clone(),
         protocol,
-        limits: access.limits,
+        limits: config.access.limits,
         metrics: ConnectionMetrics {
             metrics: config.metrics.clone(),
             listener,
@@ -155,7 +156,7 @@ async fn serve(
     let (admin, probes) = Acceptor::new(admin, setup(Listener::Admin, AllowedProtocol::Either));
     let edge = EdgeDependencies {
         config: &config,
-        access_control: &access_control,
+        access: &access,
         tracing,
         health: &health,
     };
@@ -167,7 +168,7 @@ async fn serve(
     let console = console::router(console::ConsoleDependencies {
         backend: ConsoleBackend::new(
             Arc::clone(&broker),
-            access_control.clone(),
+            access.clone(),
             config.live.subscribe(),
             &config.http2,
         ),
@@ -192,7 +193,7 @@ async fn serve_api(
 ) -> Result<(), RunError> {
     let EdgeDependencies {
         config,
-        access_control,
+        access,
         tracing,
         health,
     } = *edge;
@@ -217,7 +218,7 @@ async fn serve_api(
         let (store, metrics) = (Arc::clone(&store), config.metrics.clone());
         Broker::with_telemetry(store, quotas, stream_age, metrics, tracing)
     });
-    access_control.denials().attach_history(broker.history());
+    access.denials().attach_history(broker.history());
     let api = |server, stop: &CancellationToken| {
         let router = api_router(server, edge, broker)?;
         let stopped = stop.clone().cancelled_owned();
@@ -300,7 +301,7 @@ fn api_router(
 ) -> Result<Router, RunError> {
     let EdgeDependencies {
         config,
-        access_control,
+        access,
         tracing,
         health,
     } = *edge;
@@ -314,30 +315,25 @@ fn api_router(
     let mut routes = Routes::new(health.service())
         .add_service(grpc::lock_service(
             broker.clone(),
-            access_control.clone(),
+            access.clone(),
             (live(), tracing.clone()),
             http2,
         ))
         .add_service(grpc::inspection_service(
             broker.clone(),
-            access_control.clone(),
+            access.clone(),
             live(),
             http2,
         ));
     // Reflection is offered only if callers need no credentials.
-    if !access_control.requires_authentication() {
+    if !access.requires_authentication() {
         routes = routes
             .add_service(reflection().build_v1()?)
             .add_service(reflection().build_v1alpha()?);
     }
     if config.dev {
         let broker = Arc::new(broker.clone().into());
-        routes = routes.add_service(grpc::admin_service(
-            broker,
-            access_control.clone(),
-            live(),
-            http2,
-        ));
+        routes = routes.add_service(grpc::admin_service(broker, access.clone(), live(), http2));
     }
     Ok(server.add_routes(wrap_api(wrap_grpc(routes, edge)).into()))
 }
@@ -349,20 +345,16 @@ fn admin_router(
 ) -> Router {
     let EdgeDependencies {
         config,
-        access_control,
+        access,
         health,
         ..
     } = *edge;
     let (live, http2) = (config.live.subscribe(), &config.http2);
-    let admin = grpc::admin_service(Arc::clone(broker), access_control.clone(), live, http2);
+    let admin = grpc::admin_service(Arc::clone(broker), access.clone(), live, http2);
     let services = Routes::new(health.service()).add_service(admin);
     let plain = health_routes::routes(health)
-        .merge(metrics_route::route(
-            &config.metrics,
-            access_control,
-            broker,
-        ))
-        .merge(log_filter::route(access_control))
+        .merge(metrics_route::route(&config.metrics, access, broker))
+        .merge(log_filter::route(access))
         .merge(console);
     let routes = wrap_grpc(services, edge).merge(wrap_http(plain));
     let routes = wrap_admin(routes.fallback(health_routes::nothing_here), edge);

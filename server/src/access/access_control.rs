@@ -4,7 +4,7 @@
 use std::{
     net::IpAddr,
     pin::pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
@@ -15,32 +15,26 @@ use futures::{
 use tokio::{sync::watch, time::Instant};
 
 use super::{
+    auth_limits::AuthLimits,
     certificate::{Certificate, CertificateNameError, sleep_until_system_time},
-    denials::DenialLog,
+    denials::{Denial, DenialLog},
     jwt::{self, Jwt},
     policy::{Policy, Verb},
     tokens::{TokenDigest, Tokens},
 };
 use crate::{
-    address::AddressBlock,
     lock::LockKey,
     metrics::{Metrics, RejectionReason},
-    rate_limit::{KeyedRateLimiter, RateLimit},
 };
 
 /// Prefix of the names of callers with static tokens.
 const TOKEN_NAME_PREFIX: &str = "token:";
-/// Rate limit for failed authentication attempts per client address.
-const FAILURE_RATE: RateLimit = RateLimit::per_second(5, 10);
 /// Fraction of a certificate's remaining lifetime after which its streams move to a connection with
 /// a newer certificate.
 const CERT_REFRESH_FRACTION: f64 = 0.8;
 /// Remaining lifetime of a certificate at which its streams no longer move, because the client has
 /// no newer certificate.
 const CERT_REFRESH_MIN_REMAINING: Duration = Duration::from_secs(10);
-/// Rate limit for verifying signatures of tokens that are not cached, per client address.
-/// Verification is the most expensive step of a call.
-const SIGNATURE_RATE: RateLimit = RateLimit::per_second(50, 200);
 
 /// An authenticated caller.
 #[derive(Debug, Clone)]
@@ -67,7 +61,7 @@ enum Proof {
     Signed(TokenDigest),
 }
 
-/// The credentials presented with a request.
+/// The credentials of a request, by which its caller is authenticated.
 #[derive(Debug, Clone, Copy)]
 pub struct PresentedCredentials<'a> {
     /// Address of the client.
@@ -112,16 +106,9 @@ pub struct AccessRules {
 #[derive(Debug, Clone)]
 pub struct AccessControl {
     rules: watch::Receiver<Arc<AccessRules>>,
-    failure_limits: Arc<Mutex<FailureLimits>>,
+    limits: AuthLimits,
     metrics: Metrics,
     denials: Arc<DenialLog>,
-}
-
-/// Rate limits per address for requests that could not be authenticated.
-#[derive(Debug, Default)]
-struct FailureLimits {
-    failures: KeyedRateLimiter<AddressBlock>,
-    signatures: KeyedRateLimiter<AddressBlock>,
 }
 
 impl Caller {
@@ -174,7 +161,7 @@ impl AccessControl {
     pub fn new(rules: watch::Receiver<Arc<AccessRules>>, metrics: Metrics) -> Self {
         Self {
             rules,
-            failure_limits: Arc::default(),
+            limits: AuthLimits::default(),
             denials: Arc::default(),
             metrics,
         }
@@ -188,7 +175,7 @@ impl AccessControl {
     }
 
     /// Authenticates a caller by its bearer token if it presents one, otherwise by the certificate
-    /// of the connection.
+    /// of the connection. Counts and logs a failure.
     ///
     /// # Errors
     /// If the credential is missing or invalid, or its address exceeds a rate limit.
@@ -229,8 +216,10 @@ impl AccessControl {
         };
         let verified = match jwt.cached(token) {
             Some(verified) => verified,
-            None if self.may_verify_signature(credentials.address) => jwt.verify(token),
-            None => None,
+            None => match credentials.address {
+                Some(address) if !self.limits.may_verify_signature(address) => None,
+                Some(_) | None => jwt.verify(token),
+            },
         };
         let jwt::VerifiedToken {
             subject,
@@ -264,9 +253,22 @@ impl AccessControl {
             }
     }
 
-    /// Counts a request that was denied by the policy.
-    pub fn count_denied(&self) {
+    /// Counts and logs a request that the policy denies. `lock` is `None` if the policy allows the
+    /// operation on no lock.
+    pub fn record_denial(
+        &self,
+        caller: &Caller,
+        peer: Option<IpAddr>,
+        verb: Verb,
+        lock: Option<&LockKey>,
+    ) {
         self.metrics.request_rejected(RejectionReason::Denied);
+        self.denials.record(Denial {
+            caller: Some(&caller.name),
+            peer,
+            lock,
+            operation: verb.to_string(),
+        });
     }
 
     /// Returns true if the policy allows the caller to use `verb` on the lock.
@@ -292,9 +294,9 @@ impl AccessControl {
     /// Returns a clone whose [`changes`](Self::changes) begin now.
     #[must_use]
     pub fn from_now(&self) -> Self {
-        let mut access_control = self.clone();
-        access_control.rules.mark_unchanged();
-        access_control
+        let mut access = self.clone();
+        access.rules.mark_unchanged();
+        access
     }
 
     /// Yields whenever the rules have changed since `self` was created, or the caller's credential
@@ -342,37 +344,31 @@ impl AccessControl {
         }
     }
 
-    fn may_verify_signature(&self, address: Option<IpAddr>) -> bool {
-        let mut limits = self.failure_limits();
-        address.is_none_or(|address| {
-            limits
-                .signatures
-                .check(SIGNATURE_RATE, address.into())
-                .is_ok()
-        })
-    }
-
+    /// Counts and logs a failed attempt to authenticate. Returns the error to report: `error`, or
+    /// [`AuthError::RateLimited`] if the address exceeds the limit.
     fn record_failure(&self, address: Option<IpAddr>, error: AuthError) -> AuthError {
-        let result = address.map(|address| {
-            self.failure_limits()
-                .failures
-                .check(FAILURE_RATE, address.into())
+        let result = address.map(|address| self.limits.record_failure(address));
+        let (reason, error) = match result {
+            Some(Err(retry_after)) => (
+                RejectionReason::RateLimited,
+                AuthError::RateLimited(retry_after),
+            ),
+            Some(Ok(())) | None => (RejectionReason::Credential, error),
+        };
+        self.metrics.request_rejected(reason);
+        self.denials.record(Denial {
+            caller: None,
+            peer: address,
+            lock: None,
+            operation: match error {
+                AuthError::NoCallerName(reason) => {
+                    format!("to call with a certificate that does not identify a caller: {reason}")
+                }
+                AuthError::InvalidCredential | AuthError::RateLimited(_) => {
+                    "to call without a valid credential".to_owned()
+                }
+            },
         });
-        match result {
-            Some(Err(retry_after)) => {
-                self.metrics.request_rejected(RejectionReason::RateLimited);
-                AuthError::RateLimited(retry_after)
-            }
-            Some(Ok(())) | None => {
-                self.metrics.request_rejected(RejectionReason::Credential);
-                error
-            }
-        }
-    }
-
-    fn failure_limits(&self) -> MutexGuard<'_, FailureLimits> {
-        self.failure_limits
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        error
     }
 }

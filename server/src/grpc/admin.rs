@@ -26,13 +26,13 @@ use crate::{
 pub(super) struct AdminServiceImpl {
     /// Empty until the store is verified, because the admin listener starts earlier.
     pub(super) broker: Arc<OnceLock<Broker>>,
-    pub(super) access_control: AccessControl,
+    pub(super) access: AccessControl,
     pub(super) live: watch::Receiver<ReloadableConfig>,
 }
 
 impl AdminServiceImpl {
     fn context<T>(&self, request: &Request<T>) -> Result<RequestContext, Status> {
-        RequestContext::from_request(&self.access_control, self.live.borrow().limits, request)
+        RequestContext::from_request(&self.access, self.live.borrow().limits, request)
     }
 
     fn record_audit(&self, event: AuditEvent) {

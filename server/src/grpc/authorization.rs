@@ -8,9 +8,7 @@ use tonic::{Request, Status};
 
 use super::status::{self, Rejection};
 use crate::{
-    access::{
-        AccessControl, AuthError, Caller, Denial, PresentedCredentials, Verb, WithdrawalReason,
-    },
+    access::{AccessControl, AuthError, Caller, PresentedCredentials, Verb, WithdrawalReason},
     lock::{Filter, Limits, LockError, LockFailure, LockKey},
     transport::Peer,
 };
@@ -64,53 +62,51 @@ pub(super) struct RequestContext {
     pub(super) caller: Caller,
     pub(super) limits: Limits,
     address: Option<IpAddr>,
-    access_control: AccessControl,
+    access: AccessControl,
 }
 
 impl RequestContext {
     /// Returns the context of a call whose caller was authenticated by its headers. The extensions
     /// of the request contain the caller.
     pub(super) fn from_request<T>(
-        access_control: &AccessControl,
+        access: &AccessControl,
         limits: Limits,
         request: &Request<T>,
     ) -> Result<Self, Status> {
         let caller = request.extensions().get::<Caller>().cloned();
         let caller = caller.ok_or_else(|| status::unauthenticated(AuthError::InvalidCredential))?;
         let peer = request.extensions().get::<Peer>();
-        Self::for_caller(access_control, limits, caller, peer)
+        Self::for_caller(access, limits, caller, peer)
     }
 
     /// Returns the context of a caller that [`authenticate`] has returned. Fails if the caller's
     /// credential has been withdrawn since, because the message may arrive long after the headers.
     pub(super) fn for_caller(
-        access_control: &AccessControl,
+        access: &AccessControl,
         limits: Limits,
         caller: Caller,
         peer: Option<&Peer>,
     ) -> Result<Self, Status> {
         // Created before the credential is checked, so that no change after the check is missed.
-        let access_control = access_control.from_now();
-        if !access_control.is_still_valid(&caller) {
+        let access = access.from_now();
+        if !access.is_still_valid(&caller) {
             return Err(status::unauthenticated(AuthError::InvalidCredential));
         }
         Ok(Self {
             caller,
             limits,
             address: peer.map(address),
-            access_control,
+            access,
         })
     }
 
     /// Authenticates the same caller with a newer token.
     pub(super) fn reauthenticate(&self, authorization: &str) -> Result<Caller, Status> {
-        let caller = self.access_control.authenticate(PresentedCredentials {
+        let caller = self.access.authenticate(PresentedCredentials {
             address: self.address,
             certificate: None,
             bearer: authorization.strip_prefix(BEARER),
         });
-        let caller = caller
-            .inspect_err(|error| record_auth_failure(&self.access_control, self.address, *error));
         let caller = caller.map_err(status::unauthenticated)?;
         match caller.name == self.caller.name {
             true => Ok(caller),
@@ -120,12 +116,12 @@ impl RequestContext {
 
     /// Returns true if the current rules still accept the caller's credential.
     pub(super) fn is_still_valid(&self) -> bool {
-        self.access_control.is_still_valid(&self.caller)
+        self.access.is_still_valid(&self.caller)
     }
 
     /// Yields whenever the caller's access must be checked again.
     pub(super) fn changes(&self) -> impl Stream<Item = ()> + Send + use<> {
-        self.access_control.changes(&self.caller)
+        self.access.changes(&self.caller)
     }
 
     /// Waits until the caller may no longer perform `operation` on all of the locks, and returns
@@ -134,11 +130,7 @@ impl RequestContext {
         let can_access = |lock: &LockKey| self.can(operation.verb(), lock);
         let is_allowed = || locks.iter().all(can_access);
         loop {
-            match self
-                .access_control
-                .until_withdrawn(&self.caller, is_allowed)
-                .await
-            {
+            match self.access.until_withdrawn(&self.caller, is_allowed).await {
                 WithdrawalReason::Credential => {
                     return status::unauthenticated(AuthError::InvalidCredential);
                 }
@@ -158,11 +150,7 @@ impl RequestContext {
     pub(super) async fn until_withdrawn_everywhere(&self, operation: Operation) -> Status {
         let is_allowed = || self.can_somewhere(operation.verb());
         loop {
-            match self
-                .access_control
-                .until_withdrawn(&self.caller, is_allowed)
-                .await
-            {
+            match self.access.until_withdrawn(&self.caller, is_allowed).await {
                 WithdrawalReason::Credential => {
                     return status::unauthenticated(AuthError::InvalidCredential);
                 }
@@ -183,14 +171,9 @@ impl RequestContext {
         locks: impl IntoIterator<Item = &'a LockKey>,
     ) -> Result<(), Rejection> {
         let mut locks = locks.into_iter();
-        let denied = locks.find(|lock| {
-            !self
-                .access_control
-                .allows(&self.caller, operation.verb(), lock)
-        });
+        let denied = locks.find(|lock| !self.access.allows(&self.caller, operation.verb(), lock));
         match denied {
             Some(lock) => {
-                self.access_control.count_denied();
                 self.record_denial(operation.verb(), Some(lock));
                 Err(Rejection::Denied(operation.verb(), lock.clone()))
             }
@@ -201,13 +184,9 @@ impl RequestContext {
     /// Checks that the caller may perform `operation` on at least one lock; each lock is checked
     /// later.
     pub(super) fn authorize_any(&self, operation: Operation) -> Result<(), Status> {
-        match self
-            .access_control
-            .allows_some(&self.caller, operation.verb())
-        {
+        match self.access.allows_some(&self.caller, operation.verb()) {
             true => Ok(()),
             false => {
-                self.access_control.count_denied();
                 self.record_denial(operation.verb(), None);
                 Err(status::denied_everywhere(operation.verb()))
             }
@@ -215,21 +194,17 @@ impl RequestContext {
     }
 
     fn record_denial(&self, verb: Verb, lock: Option<&LockKey>) {
-        self.access_control.denials().record(Denial {
-            caller: Some(&self.caller.name),
-            peer: self.address,
-            lock,
-            operation: verb.to_string(),
-        });
+        self.access
+            .record_denial(&self.caller, self.address, verb, lock);
     }
 
     pub(super) fn can(&self, verb: Verb, lock: &LockKey) -> bool {
-        self.access_control.allows(&self.caller, verb, lock)
+        self.access.allows(&self.caller, verb, lock)
     }
 
     /// Returns true if the caller may use the verb on at least one lock.
     pub(super) fn can_somewhere(&self, verb: Verb) -> bool {
-        self.access_control.allows_some(&self.caller, verb)
+        self.access.allows_some(&self.caller, verb)
     }
 
     /// Returns true if a list or watch with `filter` may include the lock. A filter by owner
@@ -254,18 +229,16 @@ impl RequestContext {
 /// # Errors
 /// The status of the reply. The failure has been counted and logged.
 pub(crate) fn authenticate(
-    access_control: &AccessControl,
+    access: &AccessControl,
     peer: Option<&Peer>,
     authorization: Option<&[u8]>,
 ) -> Result<Caller, Status> {
-    let address = peer.map(address);
-    let caller = access_control.authenticate(PresentedCredentials {
-        address,
+    let caller = access.authenticate(PresentedCredentials {
+        address: peer.map(address),
         certificate: peer.and_then(|peer| peer.certificate.as_ref()),
         // An unreadable header counts as an invalid token, not as a missing one.
         bearer: authorization.map(|header| bearer_token(header).unwrap_or_default()),
     });
-    let caller = caller.inspect_err(|error| record_auth_failure(access_control, address, *error));
     let caller = caller.map_err(status::unauthenticated)?;
     if let Some(peer) = peer {
         peer.mark_admitted();
@@ -275,23 +248,6 @@ pub(crate) fn authenticate(
 
 fn address(peer: &Peer) -> IpAddr {
     peer.address.ip().to_canonical()
-}
-
-/// Logs a failed authentication.
-fn record_auth_failure(access_control: &AccessControl, address: Option<IpAddr>, error: AuthError) {
-    access_control.denials().record(Denial {
-        caller: None,
-        peer: address,
-        lock: None,
-        operation: match error {
-            AuthError::NoCallerName(reason) => {
-                format!("to call with a certificate that does not identify a caller: {reason}")
-            }
-            AuthError::InvalidCredential | AuthError::RateLimited(_) => {
-                "to call without a valid credential".to_owned()
-            }
-        },
-    });
 }
 
 fn bearer_token(authorization: &[u8]) -> Option<&str> {

@@ -30,7 +30,7 @@ use crate::{
 pub struct ConsoleBackend {
     /// Empty until the store is verified.
     broker: Arc<OnceLock<Broker>>,
-    access_control: AccessControl,
+    access: AccessControl,
     live: watch::Receiver<ReloadableConfig>,
     /// Maximum size of a reply in bytes.
     max_reply: usize,
@@ -57,14 +57,14 @@ impl ConsoleBackend {
     #[must_use]
     pub fn new(
         broker: Arc<OnceLock<Broker>>,
-        access_control: AccessControl,
+        access: AccessControl,
         live: watch::Receiver<ReloadableConfig>,
         http2: &Http2,
     ) -> Self {
         let max_reply = to_usize(http2.max_reply);
         Self {
             broker,
-            access_control,
+            access,
             live,
             max_reply,
         }
@@ -81,7 +81,7 @@ impl ConsoleBackend {
         };
         Self {
             broker: Arc::new(OnceLock::from(broker)),
-            access_control: AccessControl::allow_all(),
+            access: AccessControl::allow_all(),
             live: watch::channel(live).1,
             max_reply: 256 << 10,
         }
@@ -96,7 +96,7 @@ impl ConsoleBackend {
     /// Returns true if users must authenticate.
     #[must_use]
     pub fn requires_authentication(&self) -> bool {
-        self.access_control.requires_authentication()
+        self.access.requires_authentication()
     }
 
     /// Authenticates a user by the connection and a bearer token.
@@ -110,10 +110,9 @@ impl ConsoleBackend {
     ) -> Result<ConsoleUser, ConsoleError> {
         let authorization = bearer.map(|token| format!("Bearer {token}"));
         let authorization = authorization.as_ref().map(String::as_bytes);
-        let caller = authenticate(&self.access_control, peer.as_ref(), authorization)?;
+        let caller = authenticate(&self.access, peer.as_ref(), authorization)?;
         let limits = self.live.borrow().limits;
-        let context =
-            RequestContext::for_caller(&self.access_control, limits, caller, peer.as_ref())?;
+        let context = RequestContext::for_caller(&self.access, limits, caller, peer.as_ref())?;
         Ok(ConsoleUser { context, peer })
     }
 
@@ -154,7 +153,7 @@ impl ConsoleBackend {
     ) -> Result<ForceReleaseLeaseResponse, ConsoleError> {
         let admin = AdminServiceImpl {
             broker: Arc::clone(&self.broker),
-            access_control: self.access_control.clone(),
+            access: self.access.clone(),
             live: self.live.clone(),
         };
         let response = admin.force_release_lease(user.request(request)).await?;
@@ -167,7 +166,7 @@ impl ConsoleBackend {
             broker.ok_or_else(|| status::from_error(&LockError::StoreUnavailable, None))?;
         Ok(InspectionServiceImpl {
             broker: broker.clone(),
-            access_control: self.access_control.clone(),
+            access: self.access.clone(),
             live: self.live.clone(),
             max_reply: self.max_reply,
         })

@@ -27,10 +27,9 @@ use crate::{
 
 static CONTEXT: LazyLock<RequestContext> = LazyLock::new(|| {
     let (_, rules) = watch::channel(Arc::new(AccessRules::allow_all()));
-    let access_control = AccessControl::new(rules, Metrics::off());
-    let context = authenticate(&access_control, None, None).and_then(|caller| {
-        RequestContext::for_caller(&access_control, Limits::default(), caller, None)
-    });
+    let access = AccessControl::new(rules, Metrics::off());
+    let context = authenticate(&access, None, None)
+        .and_then(|caller| RequestContext::for_caller(&access, Limits::default(), caller, None));
     match context {
         Ok(context) => context,
         Err(status) => unreachable!("the rules accept all callers: {status}"),

@@ -16,7 +16,7 @@ use crate::{access::AccessControl, broker::Broker, config::ReloadableConfig};
 
 pub(super) struct InspectionServiceImpl {
     pub(super) broker: Broker,
-    pub(super) access_control: AccessControl,
+    pub(super) access: AccessControl,
     pub(super) live: watch::Receiver<ReloadableConfig>,
     /// Maximum size of a reply in bytes.
     pub(super) max_reply: usize,
@@ -24,7 +24,7 @@ pub(super) struct InspectionServiceImpl {
 
 impl InspectionServiceImpl {
     fn context<T>(&self, request: &Request<T>) -> Result<RequestContext, Status> {
-        RequestContext::from_request(&self.access_control, self.live.borrow().limits, request)
+        RequestContext::from_request(&self.access, self.live.borrow().limits, request)
     }
 }
 

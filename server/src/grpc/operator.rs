@@ -19,12 +19,12 @@ impl OperatorContext {
     /// # Errors
     /// The status that an API call would fail with.
     pub(crate) fn authorize(
-        access_control: &AccessControl,
+        access: &AccessControl,
         peer: Option<&Peer>,
         authorization: Option<&[u8]>,
     ) -> Result<Self, Status> {
-        let caller = authenticate(access_control, peer, authorization)?;
-        let context = RequestContext::for_caller(access_control, Limits::default(), caller, peer)?;
+        let caller = authenticate(access, peer, authorization)?;
+        let context = RequestContext::for_caller(access, Limits::default(), caller, peer)?;
         context.authorize_any(Operation::SetLogFilter)?;
         let peer = peer.map(|peer| peer.address);
         Ok(Self { context, peer })

@@ -46,7 +46,7 @@ use crate::{
 /// Dependencies of the layers of both listeners.
 pub(super) struct EdgeDependencies<'a> {
     pub(super) config: &'a Config,
-    pub(super) access_control: &'a AccessControl,
+    pub(super) access: &'a AccessControl,
     pub(super) tracing: &'a Tracing,
     pub(super) health: &'a Arc<Health>,
 }
@@ -91,7 +91,7 @@ pub(super) fn wrap_admin(routes: Router, edge: &EdgeDependencies<'_>) -> Router 
 
 impl EdgeDependencies<'_> {
     fn admission(&self) -> Admission {
-        Admission::new(self.access_control.clone())
+        Admission::new(self.access.clone())
     }
 
     fn message_limits(&self, http2: &Http2) -> MessageLimits {
@@ -104,6 +104,6 @@ impl EdgeDependencies<'_> {
             metrics,
             ..
         } = self.config;
-        Hosts::new(admin_hosts, self.access_control.clone(), metrics.clone())
+        Hosts::new(admin_hosts, self.access.clone(), metrics.clone())
     }
 }

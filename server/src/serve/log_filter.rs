@@ -18,12 +18,12 @@ const LENGTH_MAX: usize = 4_096;
 type Reply = (StatusCode, String);
 
 /// Returns the route `/log-filter`.
-pub(super) fn route(access_control: &AccessControl) -> Router {
-    let access_control = access_control.clone();
+pub(super) fn route(access: &AccessControl) -> Router {
+    let access = access.clone();
     let set = move |request: Request| {
-        let access_control = access_control.clone();
+        let access = access.clone();
         async move {
-            let result = set(&access_control, request).await;
+            let result = set(&access, request).await;
             let (code, text) = result.unwrap_or_else(|rejection| rejection);
             (code, text + "\n")
         }
@@ -31,7 +31,7 @@ pub(super) fn route(access_control: &AccessControl) -> Router {
     Router::new().route(PATH, post(set))
 }
 
-async fn set(access_control: &AccessControl, request: Request) -> Result<Reply, Reply> {
+async fn set(access: &AccessControl, request: Request) -> Result<Reply, Reply> {
     let (parts, body) = request.into_parts();
     if browsers::is_from_page(&parts.headers) {
         let message = "requests from browsers are rejected: any open page could send them";
@@ -40,7 +40,7 @@ async fn set(access_control: &AccessControl, request: Request) -> Result<Reply, 
     let peer = parts.extensions.get::<Peer>();
     let authorization = parts.headers.get(AUTHORIZATION);
     let authorization = authorization.map(|header| header.as_bytes());
-    let operator = OperatorContext::authorize(access_control, peer, authorization)
+    let operator = OperatorContext::authorize(access, peer, authorization)
         .map_err(|status| rejection(&status))?;
     let bad_request = |message: String| (StatusCode::BAD_REQUEST, message);
     let body = to_bytes(body, LENGTH_MAX).await;

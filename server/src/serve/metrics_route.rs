@@ -25,17 +25,16 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 /// Returns the route `/metrics`.
 pub(super) fn route(
     metrics: &Metrics,
-    access_control: &AccessControl,
+    access: &AccessControl,
     broker: &Arc<OnceLock<Broker>>,
 ) -> Router {
-    let (metrics, access_control, broker) =
-        (metrics.clone(), access_control.clone(), Arc::clone(broker));
+    let (metrics, access, broker) = (metrics.clone(), access.clone(), Arc::clone(broker));
     let scrape = get(move |request: Request| {
         let (metrics, broker) = (metrics.clone(), Arc::clone(&broker));
         let peer = request.extensions().get::<Peer>();
         let authorization = request.headers().get(AUTHORIZATION);
         let authorization = authorization.map(|header| header.as_bytes());
-        let caller = grpc::authenticate(&access_control, peer, authorization);
+        let caller = grpc::authenticate(&access, peer, authorization);
         async move {
             if caller.is_err() {
                 let how = [(WWW_AUTHENTICATE, "Bearer")];

@@ -13,13 +13,13 @@ const UNAUTHENTICATED_PREFIX: &str = "/grpc.health.v1.Health/";
 /// Layer that authenticates calls. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Admission {
-    access_control: AccessControl,
+    access: AccessControl,
 }
 
 impl Admission {
     /// Creates the check with the rules of `gate`.
-    pub(super) fn new(access_control: AccessControl) -> Self {
-        Self { access_control }
+    pub(super) fn new(access: AccessControl) -> Self {
+        Self { access }
     }
 }
 
@@ -32,7 +32,7 @@ impl Check for Admission {
         let peer = request.extensions().get::<Peer>();
         let authorization = request.headers().get(AUTHORIZATION);
         let authorization = authorization.map(|header| header.as_bytes());
-        match grpc::authenticate(&self.access_control, peer, authorization) {
+        match grpc::authenticate(&self.access, peer, authorization) {
             Ok(caller) => {
                 request.extensions_mut().insert(caller);
                 None

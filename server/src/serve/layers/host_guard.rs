@@ -22,16 +22,16 @@ use crate::{
 pub(super) struct Hosts {
     /// Allowed names in lower case.
     names: Arc<[String]>,
-    access_control: AccessControl,
+    access: AccessControl,
     metrics: Metrics,
 }
 
 impl Hosts {
     /// Creates the check with the allowed names.
-    pub(super) fn new(names: &[String], access_control: AccessControl, metrics: Metrics) -> Self {
+    pub(super) fn new(names: &[String], access: AccessControl, metrics: Metrics) -> Self {
         Self {
             names: names.into(),
-            access_control,
+            access,
             metrics,
         }
     }
@@ -46,9 +46,7 @@ impl Hosts {
 impl Check for Hosts {
     fn reject(&self, request: &mut Request) -> Option<Response> {
         let host = browsers::host(request);
-        if self.access_control.requires_authentication()
-            || host.is_some_and(|host| self.contains(&host))
-        {
+        if self.access.requires_authentication() || host.is_some_and(|host| self.contains(&host)) {
             return None;
         }
         self.metrics.request_rejected(RejectionReason::Host);
