@@ -161,7 +161,7 @@ impl Broker {
     /// `call.wait_ms`.
     ///
     /// # Cancel safety
-    /// The call continues in a task of its own. Dropping this future cancels the wait: the queue
+    /// The call continues in a separate task. Dropping this future cancels the wait: the queue
     /// position, or a grant that was not delivered, is rolled back after a grace period, unless the
     /// call has been repeated by then.
     pub async fn acquire(

@@ -119,7 +119,7 @@ pub trait Store: Send + Sync + 'static {
     fn broker(&self) -> BrokerId;
 
     /// Returns the time for which nothing new is granted after a loss of data; 0 if grants are
-    /// made. `None` if each part of the store has a time of its own. Reads local state without
+    /// made. `None` if the parts of the store have different times. Reads local state without
     /// sending a request, so that callers do not wait.
     fn recovering_ms(&self) -> Option<u64>;
 

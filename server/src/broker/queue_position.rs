@@ -117,7 +117,7 @@ mod tests {
     use super::*;
     use crate::lock::{LockName, Mode, Namespace, Owner, WaiterInfo};
 
-    fn snapshot(sequences: &[u64], queue_length: u32) -> LockState {
+    fn state(sequences: &[u64], queue_length: u32) -> LockState {
         let waiters = sequences.iter().map(|&sequence| WaiterInfo {
             sequence,
             owner: Owner::default(),
@@ -159,14 +159,14 @@ mod tests {
         };
         tracker.on_queued(9, 6);
         // A snapshot from before the request was queued. Two waiters have left the queue since.
-        tracker.observe(&snapshot(&[2, 4, 5], 5));
-        tracker.observe(&snapshot(&[2, 4, 5], 5));
-        tracker.observe(&snapshot(&[4, 5, 9, 10], 4));
+        tracker.observe(&state(&[2, 4, 5], 5));
+        tracker.observe(&state(&[2, 4, 5], 5));
+        tracker.observe(&state(&[4, 5, 9, 10], 4));
         tracker.on_queued(9, 0);
-        tracker.observe(&snapshot(&[2, 4, 5, 9], 4));
-        tracker.observe(&snapshot(&[9], 1));
+        tracker.observe(&state(&[2, 4, 5, 9], 4));
+        tracker.observe(&state(&[9], 1));
         tracker.on_queued(12, 3);
-        tracker.observe(&snapshot(&[9, 10, 12], 3));
+        tracker.observe(&state(&[9, 10, 12], 3));
         let updates = updates.lock().unwrap_or_else(PoisonError::into_inner);
         assert_eq!(*updates, [(6, 6), (3, 4), (1, 1), (3, 3)]);
     }
