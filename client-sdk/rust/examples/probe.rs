@@ -129,7 +129,7 @@ impl Probe {
                 })),
             }
         }
-        // A well-behaved program ends this way: the client has no exit hook of its own.
+        // A well-behaved program ends this way: the client installs no exit hook.
         self.client.shutdown().await;
     }
 

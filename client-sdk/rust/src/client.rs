@@ -83,7 +83,7 @@ impl Client {
     /// their locks. Takes at most 2 s; leases that could not be released by then expire. Call
     /// `shutdown` before the process ends, so that the next waiter need not wait for the expiry.
     pub async fn shutdown(self) {
-        self.runtime.shutdown().await;
+        self.runtime.pool.close().await;
     }
 
     pub(crate) fn new(runtime: Arc<ClientRuntime>, owner: String) -> Self {

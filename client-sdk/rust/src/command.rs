@@ -3,13 +3,14 @@
 use std::{sync::Arc, time::Duration};
 
 use leasehold_proto::v1::{self as pb, LockRef, LockTarget, Owner};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 use crate::{
     error::{Error, Holder, ReleaseError},
     guard::{Guard, Held},
-    queue::QueuePosition,
-    runtime::{ClientRuntime, CommandSender, StreamSlot},
+    queue_position::QueuePositionSender,
+    runtime::ClientRuntime,
+    session::{CommandSender, StreamSlot},
 };
 
 pub(crate) enum Command {
@@ -41,7 +42,7 @@ pub(crate) struct AcquireCommand {
     /// Time to wait in the queue.
     pub(crate) wait: Duration,
     /// Sender of the queue position to the caller.
-    pub(crate) position: watch::Sender<Option<QueuePosition>>,
+    pub(crate) position: QueuePositionSender,
     pub(crate) reply: oneshot::Sender<Result<Guard, Error>>,
     pub(crate) commands: CommandSender,
     pub(crate) runtime: Arc<ClientRuntime>,

@@ -118,7 +118,7 @@ impl Observer {
     }
 
     async fn current_leader(&self) -> Result<Option<Holder>, Error> {
-        let commands = self.client.runtime.any_session()?;
+        let commands = self.client.runtime.pool.any_session()?;
         let (reply, response) = oneshot::channel();
         let lock = self.job.clone();
         let sent = commands.send(Command::GetHolders { lock, reply });

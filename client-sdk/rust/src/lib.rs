@@ -20,14 +20,14 @@
 //!     .await?;
 //! tokio::select! {
 //!     result = write(guard.fencing_token()) => result?,
-//!     why = guard.lost() => return Err(why.into()),
+//!     reason = guard.lost() => return Err(reason.into()),
 //! }
 //! guard.release().await?;
 //!
 //! // The same, without the chance to forget `select!`: on loss the work is dropped.
 //! client.lock("orders/42").run(|held| async move { write(held.fencing_token()).await }).await??;
 //!
-//! // Or only if nobody else has it.
+//! // Or only if no other caller has it.
 //! if let Some(guard) = client.lock("orders/42").try_acquire().await? {
 //!     guard.release().await?;
 //! }
@@ -61,7 +61,7 @@ mod error;
 pub mod fake;
 mod guard;
 mod lock;
-mod queue;
+mod queue_position;
 mod runtime;
 mod session;
 mod target;
@@ -80,6 +80,6 @@ pub use self::{
     },
     guard::{Guard, Held},
     lock::Lock,
-    queue::QueuePosition,
+    queue_position::QueuePosition,
     target::Target,
 };

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use leasehold_proto::v1::Owner;
 use rand::Rng as _;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 use tracing::{Instrument as _, debug, debug_span};
 use uuid::Uuid;
 
@@ -14,8 +14,8 @@ use crate::{
     command::{AcquireCommand, AcquireParams, Command},
     error::{Error, RunError},
     guard::{Guard, Held},
-    queue::QueuePosition,
-    runtime::CommandSender,
+    queue_position::{QueuePosition, QueuePositionHook, queue_position_channel},
+    session::CommandSender,
     target::{Target, display_lock, lock_ref},
     telemetry,
 };
@@ -23,8 +23,6 @@ use crate::{
 const WAIT_DEFAULT: Duration = Duration::from_secs(30);
 /// Longest wait that a broker allows. A longer wait is split.
 const WAIT_MAX: Duration = Duration::from_secs(3_600);
-
-type QueueCallback = Box<dyn FnMut(&QueuePosition) + Send>;
 
 /// A request for one lock, or for several. Created by [`Client::lock`] and [`Client::lock_all`].
 #[must_use = "ends with acquire(), try_acquire() or run()"]
@@ -34,7 +32,7 @@ pub struct Lock {
     wait: Duration,
     attempts: (u32, Duration),
     under: Option<Held>,
-    on_queue: Option<QueueCallback>,
+    on_queue: Option<QueuePositionHook>,
 }
 
 /// Cancels an acquire on the client's thread when its caller is dropped before the result.
@@ -252,11 +250,12 @@ impl Lock {
         let (commands, slot) = match &self.under {
             Some(held) => (held.session_access().0, None),
             None => runtime
+                .pool
                 .session_with_capacity()
                 .map(|(commands, slot)| (commands, Some(slot)))?,
         };
         let (reply, mut response) = oneshot::channel();
-        let (queue_position, mut queue_positions) = watch::channel(None);
+        let (position, mut positions) = queue_position_channel();
         self.params.request_id = Uuid::new_v4().to_string();
         self.params.traceparent = telemetry::traceparent();
         let command = AcquireCommand {
@@ -264,7 +263,7 @@ impl Lock {
             slot,
             under: self.under.clone(),
             wait,
-            position: queue_position,
+            position,
             reply,
             commands: commands.clone(),
             runtime: runtime.clone(),
@@ -277,30 +276,17 @@ impl Lock {
             request_id,
             is_complete: false,
         };
-        loop {
-            tokio::select! {
-                biased;
-                result = &mut response => {
-                    cancel_on_drop.is_complete = true;
-                    return result.unwrap_or(Err(Error::Closed));
-                }
-                Ok(()) = queue_positions.changed() => {
-                    self.notify_position(queue_positions.borrow_and_update().as_ref());
-                }
-            }
-        }
-    }
-
-    fn notify_position(&mut self, queue_position: Option<&QueuePosition>) {
-        let Some(queue_position) = queue_position else {
-            return;
+        let notify = async {
+            positions.notify(&mut self.on_queue).await;
+            std::future::pending().await
         };
-        debug!(
-            queue_position.position,
-            queue_position.queue_length, "queued"
-        );
-        if let Some(hook) = &mut self.on_queue {
-            hook(queue_position);
+        tokio::select! {
+            biased;
+            result = &mut response => {
+                cancel_on_drop.is_complete = true;
+                result.unwrap_or(Err(Error::Closed))
+            }
+            never = notify => never,
         }
     }
 }

@@ -4,6 +4,7 @@ mod credential;
 mod failover;
 mod leases;
 mod pending_acquires;
+mod pool;
 mod stream_connection;
 mod timers;
 
@@ -22,10 +23,13 @@ use tokio::{
 };
 use tonic::Status;
 
-pub(crate) use self::stream_connection::{StreamConnection, open_first_stream};
 use self::{
     failover::Failover, leases::HeldLease, pending_acquires::PendingAcquire,
     stream_connection::CallKind,
+};
+pub(crate) use self::{
+    pool::{CommandSender, SessionPool, StreamSlot},
+    stream_connection::{StreamConnection, open_first_stream},
 };
 use crate::{
     client::SHUTDOWN_TIMEOUT,

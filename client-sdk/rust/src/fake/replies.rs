@@ -6,7 +6,7 @@ use super::locks::{Locks, Waiter, key, weight};
 use crate::{
     command::AcquireCommand,
     error::{Contention, Error, ErrorDetail},
-    queue::QueuePosition,
+    queue_position::QueuePosition,
     target::{display_lock, lock_ref},
 };
 

@@ -22,7 +22,8 @@ use crate::{
     command::AcquireParams,
     error::{Error, ErrorDetail, LostReason, duration, is_retryable, lost_reason},
     guard::Guard,
-    runtime::{ClientRuntime, CommandSender, StreamSlot},
+    runtime::ClientRuntime,
+    session::{CommandSender, StreamSlot},
     target::lock_ref,
     validity::LeaseValidity,
 };

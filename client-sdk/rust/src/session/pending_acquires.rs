@@ -6,7 +6,7 @@ use leasehold_proto::v1::{
     CancelAcquire, ErrorReason, Granted, HoldAcquire, HoldAcquireAll, Queued, Refused,
     hold_request::Message as Request,
 };
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 use super::{Session, failover::jittered, leases::HeldLease, stream_connection::CallKind};
 use crate::{
@@ -14,8 +14,9 @@ use crate::{
     command::{AcquireCommand, AcquireMessage, AcquireParams},
     error::{Error, ErrorDetail, LostReason, duration, from_refused, holder, is_retryable},
     guard::{Guard, Held},
-    queue::QueuePosition,
-    runtime::{ClientRuntime, CommandSender, StreamSlot},
+    queue_position::{QueuePosition, QueuePositionSender},
+    runtime::ClientRuntime,
+    session::{CommandSender, StreamSlot},
 };
 
 /// Time after the end of its wait for which an acquire of unknown outcome is repeated.
@@ -36,7 +37,7 @@ pub(super) struct PendingAcquire {
     call_id: i64,
     /// Latest rejection that allows a repetition.
     last_rejection: Option<Error>,
-    position: watch::Sender<Option<QueuePosition>>,
+    position: QueuePositionSender,
     /// `None` if the caller was dropped.
     reply: Option<oneshot::Sender<Result<Guard, Error>>>,
     session_access: (CommandSender, Arc<ClientRuntime>),
