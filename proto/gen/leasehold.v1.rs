@@ -20,7 +20,7 @@ pub struct LockTarget {
     /// special meaning to the broker; ListLocks can select by prefix.
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
-    /// How the lock is shared.
+    /// Rule by which the lock is shared.
     #[prost(enumeration = "LockMode", tag = "3")]
     pub mode: i32,
     /// Semaphores: permits to acquire. 0 means 1. Must be \<= limit.
@@ -40,7 +40,7 @@ pub struct Owner {
     /// Required. A stable name for the process, e.g. the pod name. 1-256 bytes.
     #[prost(string, tag = "1")]
     pub id: ::prost::alloc::string::String,
-    /// Why the lock is acquired, for callers that find it held. At most 512 bytes.
+    /// Reason for the lock, for callers that find it held. At most 512 bytes.
     #[prost(string, tag = "2")]
     pub reason: ::prost::alloc::string::String,
     /// Free labels. At most 16; keys 1-63 bytes. The whole Owner is at most 1 KiB.
@@ -65,7 +65,7 @@ pub struct Grant {
     /// When it was granted, by the broker's clock. For people only.
     #[prost(message, optional, tag = "3")]
     pub acquire_time: ::core::option::Option<::prost_types::Timestamp>,
-    /// How many times the lease has entered the lock; 1 unless re-entered.
+    /// Number of times the lease has entered the lock; 1 unless re-entered.
     #[prost(int32, tag = "4")]
     pub hold_count: i32,
 }
@@ -89,7 +89,7 @@ pub struct Lease {
     /// half of it must Renew before relying on the lease.
     #[prost(message, optional, tag = "4")]
     pub ttl: ::core::option::Option<::prost_types::Duration>,
-    /// How often to send heartbeats; about a third of ttl.
+    /// Interval of heartbeats; about a third of ttl.
     #[prost(message, optional, tag = "5")]
     pub heartbeat_interval: ::core::option::Option<::prost_types::Duration>,
     /// ttl as a wall-clock time, for people only. Never compare it to a clock.
@@ -135,7 +135,7 @@ pub struct Holder {
     #[prost(message, optional, tag = "6")]
     pub remaining: ::core::option::Option<::prost_types::Duration>,
 }
-/// How a lock is shared between holders.
+/// Rule by which holders share a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum LockMode {
@@ -172,7 +172,7 @@ impl LockMode {
         }
     }
 }
-/// Why a lease has ended.
+/// Reason for which a lease has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum LeaseEndReason {
@@ -382,7 +382,7 @@ pub struct AcquireRequest {
     /// bounds; the reply has the granted validity.
     #[prost(message, optional, tag = "3")]
     pub ttl: ::core::option::Option<::prost_types::Duration>,
-    /// How long to wait in the queue. Unset or 0: do not wait. The broker replies
+    /// Time to wait in the queue. Unset or 0: do not wait. The broker replies
     /// before this time and before the gRPC deadline of the call, whichever is
     /// first.
     #[prost(message, optional, tag = "4")]
@@ -399,7 +399,7 @@ pub struct AcquireRequest {
     /// more entry; releasing the last exclusive entry is then the downgrade. A
     /// lease that is on a stream is changed only on that stream. Waiting for a
     /// second lock while holding a first can deadlock; AcquireAll cannot. The
-    /// response is authoritative only for the locks of its own request. If calls
+    /// response is complete only for the locks that this request names. If calls
     /// under one lease overlap, it may omit grants of other calls: keep the
     /// grants you already have.
     #[prost(message, optional, tag = "6")]
@@ -441,22 +441,22 @@ pub struct AcquireAllRequest {
     /// Required. The owner of the request.
     #[prost(message, optional, tag = "2")]
     pub owner: ::core::option::Option<Owner>,
-    /// As in AcquireRequest.
+    /// See AcquireRequest.ttl.
     #[prost(message, optional, tag = "3")]
     pub ttl: ::core::option::Option<::prost_types::Duration>,
-    /// As in AcquireRequest; covers all of the locks together.
+    /// See AcquireRequest.wait_timeout. Covers all of the locks together.
     #[prost(message, optional, tag = "4")]
     pub wait_timeout: ::core::option::Option<::prost_types::Duration>,
-    /// As in AcquireRequest.
+    /// See AcquireRequest.request_id.
     #[prost(string, tag = "5")]
     pub request_id: ::prost::alloc::string::String,
-    /// As in AcquireRequest.
+    /// See AcquireRequest.max_hold.
     #[prost(message, optional, tag = "6")]
     pub max_hold: ::core::option::Option<::prost_types::Duration>,
-    /// As in AcquireRequest.
+    /// See AcquireRequest.lock_delay.
     #[prost(message, optional, tag = "7")]
     pub lock_delay: ::core::option::Option<::prost_types::Duration>,
-    /// As in AcquireRequest.
+    /// See AcquireRequest.disconnect_grace.
     #[prost(message, optional, tag = "8")]
     pub disconnect_grace: ::core::option::Option<::prost_types::Duration>,
 }
@@ -584,7 +584,7 @@ pub struct HoldAcquireAll {
     /// Required. As in HoldAcquire.
     #[prost(int32, tag = "3")]
     pub attach_number: i32,
-    /// As in HoldAcquire.
+    /// See HoldAcquire.traceparent.
     #[prost(string, tag = "4")]
     pub traceparent: ::prost::alloc::string::String,
 }
@@ -628,10 +628,10 @@ pub struct HoldRelease {
     /// Required. A lease on this stream.
     #[prost(string, tag = "2")]
     pub lease_id: ::prost::alloc::string::String,
-    /// As in ReleaseRequest.
+    /// See ReleaseRequest.lock.
     #[prost(message, optional, tag = "3")]
     pub lock: ::core::option::Option<LockRef>,
-    /// As in ReleaseRequest.
+    /// See ReleaseRequest.request_id.
     #[prost(string, tag = "4")]
     pub request_id: ::prost::alloc::string::String,
 }
@@ -721,7 +721,7 @@ pub struct Queued {
     /// The holders of the lock; at most 5.
     #[prost(message, repeated, tag = "4")]
     pub holders: ::prost::alloc::vec::Vec<Holder>,
-    /// How often to send heartbeats while waiting; at most 2 s.
+    /// Interval of heartbeats while waiting; at most 2 s.
     #[prost(message, optional, tag = "5")]
     pub heartbeat_interval: ::core::option::Option<::prost_types::Duration>,
 }
@@ -773,7 +773,7 @@ pub struct LeaseAttached {
     /// The lease.
     #[prost(string, tag = "2")]
     pub lease_id: ::prost::alloc::string::String,
-    /// How often to send heartbeats from now on.
+    /// Interval of heartbeats from now on.
     #[prost(message, optional, tag = "3")]
     pub heartbeat_interval: ::core::option::Option<::prost_types::Duration>,
 }
@@ -789,7 +789,7 @@ pub struct HeartbeatAck {
     /// The leases extended.
     #[prost(message, repeated, tag = "2")]
     pub leases: ::prost::alloc::vec::Vec<LeaseExtended>,
-    /// How often to send heartbeats from now on, if that has changed.
+    /// Interval of heartbeats from now on, if it has changed.
     #[prost(message, optional, tag = "3")]
     pub heartbeat_interval: ::core::option::Option<::prost_types::Duration>,
 }
@@ -823,10 +823,10 @@ pub struct Released {
     /// From the call.
     #[prost(int64, tag = "1")]
     pub call_id: i64,
-    /// As in ReleaseResponse.
+    /// See ReleaseResponse.already_released.
     #[prost(bool, tag = "2")]
     pub already_released: bool,
-    /// As in ReleaseResponse.
+    /// See ReleaseResponse.hold_count.
     #[prost(int32, tag = "3")]
     pub hold_count: i32,
 }
@@ -1722,10 +1722,10 @@ pub struct ListLocksResponse {
 /// Request of WatchLocks.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WatchLocksRequest {
-    /// As in ListLocksRequest.
+    /// See ListLocksRequest.namespace.
     #[prost(string, tag = "1")]
     pub namespace: ::prost::alloc::string::String,
-    /// As in ListLocksRequest.
+    /// See ListLocksRequest.name_prefix.
     #[prost(string, tag = "2")]
     pub name_prefix: ::prost::alloc::string::String,
     /// From WatchLocksResponse, to continue after an interruption; the stream may
@@ -1751,7 +1751,7 @@ pub struct WatchLocksResponse {
 }
 /// Nested message and enum types in `WatchLocksResponse`.
 pub mod watch_locks_response {
-    /// What changed.
+    /// Kind of a change.
     #[derive(
         Clone,
         Copy,

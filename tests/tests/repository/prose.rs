@@ -167,10 +167,13 @@ fn without_quotations(text: &str) -> String {
 /// Returns the doc comments of the project with their files.
 fn comments() -> Vec<(String, Comment)> {
     let mut found = Vec::new();
-    for file in files(repository_root(), &["go", "java", "lua", "py", "rs", "ts"]) {
+    for file in files(
+        repository_root(),
+        &["go", "java", "lua", "proto", "py", "rs", "ts"],
+    ) {
         let (name, text) = (shown(repository_root(), &file), read_file(&file));
         let comments = match name.rsplit('.').next().unwrap_or_default() {
-            "go" => lines_of(&text, &["//"]),
+            "go" | "proto" => lines_of(&text, &["//"]),
             "lua" => lines_of(&text, &["--"]),
             "py" => blocks_of(&text, "\"\"\"", "\"\"\""),
             "rs" => lines_of(&text, &["///", "//!"]),

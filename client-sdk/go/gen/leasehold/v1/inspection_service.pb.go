@@ -81,7 +81,7 @@ func (Lock_State) EnumDescriptor() ([]byte, []int) {
 	return file_leasehold_v1_inspection_service_proto_rawDescGZIP(), []int{0, 0}
 }
 
-// What changed.
+// Kind of a change.
 type WatchLocksResponse_EventType int32
 
 const (
@@ -507,9 +507,9 @@ func (x *ListLocksResponse) GetNextPageToken() string {
 // Request of WatchLocks.
 type WatchLocksRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As in ListLocksRequest.
+	// See ListLocksRequest.namespace.
 	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// As in ListLocksRequest.
+	// See ListLocksRequest.name_prefix.
 	NamePrefix string `protobuf:"bytes,2,opt,name=name_prefix,json=namePrefix,proto3" json:"name_prefix,omitempty"`
 	// From WatchLocksResponse, to continue after an interruption; the stream may
 	// begin with GAP (in the first release it always does). Empty: from now.

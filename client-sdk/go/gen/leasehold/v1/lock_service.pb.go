@@ -36,7 +36,7 @@ type AcquireRequest struct {
 	// heartbeat. Unset means the server's default (10 s). Clamped to the server's
 	// bounds; the reply has the granted validity.
 	Ttl *durationpb.Duration `protobuf:"bytes,3,opt,name=ttl,proto3" json:"ttl,omitempty"`
-	// How long to wait in the queue. Unset or 0: do not wait. The broker replies
+	// Time to wait in the queue. Unset or 0: do not wait. The broker replies
 	// before this time and before the gRPC deadline of the call, whichever is
 	// first.
 	WaitTimeout *durationpb.Duration `protobuf:"bytes,4,opt,name=wait_timeout,json=waitTimeout,proto3" json:"wait_timeout,omitempty"`
@@ -51,7 +51,7 @@ type AcquireRequest struct {
 	// more entry; releasing the last exclusive entry is then the downgrade. A
 	// lease that is on a stream is changed only on that stream. Waiting for a
 	// second lock while holding a first can deadlock; AcquireAll cannot. The
-	// response is authoritative only for the locks of its own request. If calls
+	// response is complete only for the locks that this request names. If calls
 	// under one lease overlap, it may omit grants of other calls: keep the
 	// grants you already have.
 	Under *Lease `protobuf:"bytes,6,opt,name=under,proto3" json:"under,omitempty"`
@@ -222,17 +222,17 @@ type AcquireAllRequest struct {
 	Targets []*LockTarget `protobuf:"bytes,1,rep,name=targets,proto3" json:"targets,omitempty"`
 	// Required. The owner of the request.
 	Owner *Owner `protobuf:"bytes,2,opt,name=owner,proto3" json:"owner,omitempty"`
-	// As in AcquireRequest.
+	// See AcquireRequest.ttl.
 	Ttl *durationpb.Duration `protobuf:"bytes,3,opt,name=ttl,proto3" json:"ttl,omitempty"`
-	// As in AcquireRequest; covers all of the locks together.
+	// See AcquireRequest.wait_timeout. Covers all of the locks together.
 	WaitTimeout *durationpb.Duration `protobuf:"bytes,4,opt,name=wait_timeout,json=waitTimeout,proto3" json:"wait_timeout,omitempty"`
-	// As in AcquireRequest.
+	// See AcquireRequest.request_id.
 	RequestId string `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// As in AcquireRequest.
+	// See AcquireRequest.max_hold.
 	MaxHold *durationpb.Duration `protobuf:"bytes,6,opt,name=max_hold,json=maxHold,proto3" json:"max_hold,omitempty"`
-	// As in AcquireRequest.
+	// See AcquireRequest.lock_delay.
 	LockDelay *durationpb.Duration `protobuf:"bytes,7,opt,name=lock_delay,json=lockDelay,proto3" json:"lock_delay,omitempty"`
-	// As in AcquireRequest.
+	// See AcquireRequest.disconnect_grace.
 	DisconnectGrace *durationpb.Duration `protobuf:"bytes,8,opt,name=disconnect_grace,json=disconnectGrace,proto3" json:"disconnect_grace,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -886,7 +886,7 @@ type HoldAcquireAll struct {
 	Request *AcquireAllRequest `protobuf:"bytes,2,opt,name=request,proto3" json:"request,omitempty"`
 	// Required. As in HoldAcquire.
 	AttachNumber int32 `protobuf:"varint,3,opt,name=attach_number,json=attachNumber,proto3" json:"attach_number,omitempty"`
-	// As in HoldAcquire.
+	// See HoldAcquire.traceparent.
 	Traceparent   string `protobuf:"bytes,4,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1117,9 +1117,9 @@ type HoldRelease struct {
 	CallId int64 `protobuf:"varint,1,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
 	// Required. A lease on this stream.
 	LeaseId string `protobuf:"bytes,2,opt,name=lease_id,json=leaseId,proto3" json:"lease_id,omitempty"`
-	// As in ReleaseRequest.
+	// See ReleaseRequest.lock.
 	Lock *LockRef `protobuf:"bytes,3,opt,name=lock,proto3" json:"lock,omitempty"`
-	// As in ReleaseRequest.
+	// See ReleaseRequest.request_id.
 	RequestId     string `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1568,7 +1568,7 @@ type Queued struct {
 	QueueLength int32 `protobuf:"varint,3,opt,name=queue_length,json=queueLength,proto3" json:"queue_length,omitempty"`
 	// The holders of the lock; at most 5.
 	Holders []*Holder `protobuf:"bytes,4,rep,name=holders,proto3" json:"holders,omitempty"`
-	// How often to send heartbeats while waiting; at most 2 s.
+	// Interval of heartbeats while waiting; at most 2 s.
 	HeartbeatInterval *durationpb.Duration `protobuf:"bytes,5,opt,name=heartbeat_interval,json=heartbeatInterval,proto3" json:"heartbeat_interval,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
@@ -1805,7 +1805,7 @@ type LeaseAttached struct {
 	CallId int64 `protobuf:"varint,1,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
 	// The lease.
 	LeaseId string `protobuf:"bytes,2,opt,name=lease_id,json=leaseId,proto3" json:"lease_id,omitempty"`
-	// How often to send heartbeats from now on.
+	// Interval of heartbeats from now on.
 	HeartbeatInterval *durationpb.Duration `protobuf:"bytes,3,opt,name=heartbeat_interval,json=heartbeatInterval,proto3" json:"heartbeat_interval,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
@@ -1872,7 +1872,7 @@ type HeartbeatAck struct {
 	Sequence int64 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	// The leases extended.
 	Leases []*LeaseExtended `protobuf:"bytes,2,rep,name=leases,proto3" json:"leases,omitempty"`
-	// How often to send heartbeats from now on, if that has changed.
+	// Interval of heartbeats from now on, if it has changed.
 	HeartbeatInterval *durationpb.Duration `protobuf:"bytes,3,opt,name=heartbeat_interval,json=heartbeatInterval,proto3" json:"heartbeat_interval,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
@@ -2054,9 +2054,9 @@ type Released struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// From the call.
 	CallId int64 `protobuf:"varint,1,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
-	// As in ReleaseResponse.
+	// See ReleaseResponse.already_released.
 	AlreadyReleased bool `protobuf:"varint,2,opt,name=already_released,json=alreadyReleased,proto3" json:"already_released,omitempty"`
-	// As in ReleaseResponse.
+	// See ReleaseResponse.hold_count.
 	HoldCount     int32 `protobuf:"varint,3,opt,name=hold_count,json=holdCount,proto3" json:"hold_count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -25,7 +25,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// How a lock is shared between holders.
+// Rule by which holders share a lock.
 type LockMode int32
 
 const (
@@ -82,7 +82,7 @@ func (LockMode) EnumDescriptor() ([]byte, []int) {
 	return file_leasehold_v1_types_proto_rawDescGZIP(), []int{0}
 }
 
-// Why a lease has ended.
+// Reason for which a lease has ended.
 type LeaseEndReason int32
 
 const (
@@ -382,7 +382,7 @@ type LockTarget struct {
 	// Required. 1-512 bytes of UTF-8 with no control characters. "/" has no
 	// special meaning to the broker; ListLocks can select by prefix.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// How the lock is shared.
+	// Rule by which the lock is shared.
 	Mode LockMode `protobuf:"varint,3,opt,name=mode,proto3,enum=leasehold.v1.LockMode" json:"mode,omitempty"`
 	// Semaphores: permits to acquire. 0 means 1. Must be <= limit.
 	Permits int32 `protobuf:"varint,4,opt,name=permits,proto3" json:"permits,omitempty"`
@@ -466,7 +466,7 @@ type Owner struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required. A stable name for the process, e.g. the pod name. 1-256 bytes.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Why the lock is acquired, for callers that find it held. At most 512 bytes.
+	// Reason for the lock, for callers that find it held. At most 512 bytes.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Free labels. At most 16; keys 1-63 bytes. The whole Owner is at most 1 KiB.
 	Labels        map[string]string `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
@@ -537,7 +537,7 @@ type Grant struct {
 	FencingToken int64 `protobuf:"varint,2,opt,name=fencing_token,json=fencingToken,proto3" json:"fencing_token,omitempty"`
 	// When it was granted, by the broker's clock. For people only.
 	AcquireTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=acquire_time,json=acquireTime,proto3" json:"acquire_time,omitempty"`
-	// How many times the lease has entered the lock; 1 unless re-entered.
+	// Number of times the lease has entered the lock; 1 unless re-entered.
 	HoldCount     int32 `protobuf:"varint,4,opt,name=hold_count,json=holdCount,proto3" json:"hold_count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -617,7 +617,7 @@ type Lease struct {
 	// clock that runs during suspend. A unary caller whose call took longer than
 	// half of it must Renew before relying on the lease.
 	Ttl *durationpb.Duration `protobuf:"bytes,4,opt,name=ttl,proto3" json:"ttl,omitempty"`
-	// How often to send heartbeats; about a third of ttl.
+	// Interval of heartbeats; about a third of ttl.
 	HeartbeatInterval *durationpb.Duration `protobuf:"bytes,5,opt,name=heartbeat_interval,json=heartbeatInterval,proto3" json:"heartbeat_interval,omitempty"`
 	// ttl as a wall-clock time, for people only. Never compare it to a clock.
 	ExpireTime    *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
