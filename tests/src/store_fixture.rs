@@ -222,7 +222,7 @@ impl StoreFixture {
     pub async fn expect_queued(&self, n: usize, call: &AcquireCommand) -> u64 {
         let reply = self.acquire(n, call).await;
         let Acquired::Queued { next_event_ms, .. } = reply else {
-            panic!("{reply:?} instead of a place in line");
+            panic!("{reply:?} instead of a queue position");
         };
         next_event_ms
     }

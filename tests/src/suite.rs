@@ -79,7 +79,7 @@ macro_rules! play {
                 a_line_keeps_its_order_across_programs
                 a_wait_may_be_longer_than_the_validity
                 a_waiter_is_told_its_place
-                a_cancelled_wait_leaves_the_line
+                a_cancelled_wait_leaves_the_queue
                 a_grant_that_crosses_a_cancel_is_given_back
                 a_cancel_leaves_no_lock_behind
             }
@@ -89,7 +89,7 @@ macro_rules! play {
                 a_late_grant_is_valid_for_less
                 a_late_grant_is_renewed_in_time
                 a_lost_grant_is_asked_for_again
-                a_lost_release_is_repeated_and_harms_nobody
+                a_lost_release_is_repeated_without_harm
             }
             flash_sale {
                 a_crowd_buys_exactly_the_stock

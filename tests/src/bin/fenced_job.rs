@@ -26,10 +26,10 @@ struct Args {
     /// Ignore SIGTERM and SIGHUP
     #[arg(long)]
     stubborn: bool,
-    /// Start a second job, which moves to a session of its own
+    /// Start a second job, which moves to another session
     #[arg(long)]
     family: bool,
-    /// Move to a session of its own first
+    /// Move to another session first
     #[arg(long)]
     astray: bool,
     /// File to write to

@@ -84,7 +84,7 @@ pub struct AbuseRun {
 }
 
 impl AbuseFixture {
-    /// Starts a broker on a Redis of its own, and its control clients. Sets the calling thread,
+    /// Starts a broker on its own Redis, and its control clients. Sets the calling thread,
     /// which runs the abuse, to the lowest priority, because an abuser elsewhere has a machine of
     /// its own.
     pub async fn start(options: BrokerOptions, tls: Option<ClientTlsConfig>) -> Self {

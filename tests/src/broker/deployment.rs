@@ -20,7 +20,7 @@ impl Deployment {
         Self::start_on(redis, &options, brokers).await
     }
 
-    /// Starts one broker with these options, on an empty Redis of its own.
+    /// Starts one broker with these options, on its own empty Redis.
     pub async fn start_single(options: BrokerOptions) -> Self {
         let redis = RedisServer::start().await;
         let store = redis.url();

@@ -219,7 +219,7 @@ impl StreamClient {
             match self.next_message().await {
                 Response::Queued(queued) if queued.call_id == call_id => return queued,
                 Response::Ack(_) | Response::Queued(_) => {}
-                other => panic!("{other:?} instead of a place in line"),
+                other => panic!("{other:?} instead of a queue position"),
             }
         }
     }

@@ -46,7 +46,7 @@ pub async fn an_added_lock_is_held_under_the_same_lease(store_fixture: &StoreFix
     assert_eq!(holder.lease_id, other.lease_id);
 }
 
-pub async fn an_added_lock_is_waited_for_in_line(store_fixture: &StoreFixture) {
+pub async fn an_added_lock_is_waited_for_in_the_queue(store_fixture: &StoreFixture) {
     let other = lease_on_another_lock(store_fixture).await;
     let held = store_fixture.acquire_long(0).await;
     store_fixture

@@ -7,7 +7,7 @@ use leasehold_server::{
 
 use crate::store_fixture::{SLACK_MS, StoreFixture, add_to_lease, new_attempt};
 
-pub async fn cancelling_an_older_attempt_keeps_the_newer_in_line(store_fixture: &StoreFixture) {
+pub async fn cancelling_an_older_attempt_keeps_the_newer_queued(store_fixture: &StoreFixture) {
     let lease = store_fixture.acquire_long(0).await;
     let first = store_fixture.waiting_call();
     let second = new_attempt(&first);

@@ -38,7 +38,7 @@ pub async fn a_new_waiter_receives_the_last_token_before_it_was_queued(
         last_fencing_token, ..
     } = reply
     else {
-        panic!("{reply:?} instead of a place in line");
+        panic!("{reply:?} instead of a queue position");
     };
     assert!(taken_back < second.fencing_token);
     assert_eq!(last_fencing_token, second.fencing_token.get());
@@ -55,7 +55,7 @@ pub async fn without_tokens_in_the_queue_every_hand_off_is_claimed(store_fixture
         last_fencing_token, ..
     } = reply
     else {
-        panic!("{reply:?} instead of a place in line");
+        panic!("{reply:?} instead of a queue position");
     };
     assert_eq!(last_fencing_token, 0);
     store_fixture.release(0, &held).await;

@@ -50,7 +50,7 @@ pub async fn t03_renewal_never_creates_a_lock(store_fixture: &StoreFixture) {
     assert_eq!(store_fixture.get().await, None);
 }
 
-pub async fn t03_renewal_past_the_expiry_is_refused_although_nobody_took_the_lock(
+pub async fn t03_renewal_past_the_expiry_is_refused_although_the_lock_is_free(
     store_fixture: &StoreFixture,
 ) {
     let lease = store_fixture.expect_granted(0, &store_fixture.call()).await;
@@ -107,9 +107,7 @@ pub async fn t05_a_cancelled_waiter_is_never_granted(store_fixture: &StoreFixtur
     store_fixture.claim_next_hand_off(1, &next).await;
 }
 
-pub async fn t05_a_grant_that_nobody_receives_goes_to_the_next_waiter(
-    store_fixture: &StoreFixture,
-) {
+pub async fn t05_an_undelivered_grant_goes_to_the_next_waiter(store_fixture: &StoreFixture) {
     let lease = store_fixture.acquire_long(0).await;
     let (silent, next) = (store_fixture.waiting_call(), store_fixture.waiting_call());
     store_fixture.expect_queued(1, &silent).await;
@@ -153,7 +151,7 @@ pub async fn t08_a_waiter_past_its_time_is_not_granted_but_the_next_is(
     assert_eq!(store_fixture.expect_state().await.queue_length, 0);
 }
 
-pub async fn t09_waiters_of_a_dead_broker_do_not_stay_in_line(store_fixture: &StoreFixture) {
+pub async fn t09_waiters_of_a_dead_broker_do_not_stay_queued(store_fixture: &StoreFixture) {
     let lease = store_fixture.acquire_long(0).await;
     let (ghost, live) = (store_fixture.waiting_call(), store_fixture.waiting_call());
     store_fixture.expect_queued(1, &ghost).await;
@@ -237,7 +235,7 @@ pub async fn t13_a_newcomer_never_passes_a_waiter(store_fixture: &StoreFixture) 
     assert_eq!(owners, [&waiter.owner, &newcomer.owner]);
 }
 
-pub async fn t13_the_first_in_line_gets_an_expired_lock_whoever_notices(
+pub async fn t13_the_next_waiter_gets_an_expired_lock_whichever_broker_detects_it(
     store_fixture: &StoreFixture,
 ) {
     store_fixture.expect_granted(0, &store_fixture.call()).await;

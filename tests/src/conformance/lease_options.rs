@@ -145,7 +145,9 @@ pub async fn lock_delay_closes_a_lock_after_an_expiry(store_fixture: &StoreFixtu
     );
 }
 
-pub async fn lock_delay_counts_from_the_expiry_whoever_notices(store_fixture: &StoreFixture) {
+pub async fn lock_delay_counts_from_the_expiry_not_from_its_detection(
+    store_fixture: &StoreFixture,
+) {
     store_fixture
         .expect_granted(0, &with_lock_delay(store_fixture.call()))
         .await;

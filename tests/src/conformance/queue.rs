@@ -54,7 +54,7 @@ pub async fn a_call_without_a_wait_is_rejected_while_others_are_queued(
         .await;
     store_fixture.advance_ms(expiry_ms(TTL_MS)).await;
     let Acquired::Held(contention) = store_fixture.acquire(2, &store_fixture.call()).await else {
-        panic!("passed the line");
+        panic!("passed the queue");
     };
     assert_eq!(
         (at_most_one(contention.holders), contention.queue_length),
@@ -93,7 +93,7 @@ pub async fn a_waiter_behind_a_provisional_grant_receives_the_time_of_its_lapse(
     assert_remaining(next_event_ms, PROVISIONAL_GRANT_MS);
 }
 
-pub async fn a_holder_that_expires_is_followed_by_the_first_in_line(store_fixture: &StoreFixture) {
+pub async fn a_holder_that_expires_is_followed_by_the_next_waiter(store_fixture: &StoreFixture) {
     store_fixture.expect_granted(0, &store_fixture.call()).await;
     let (first, second) = (store_fixture.waiting_call(), store_fixture.waiting_call());
     store_fixture.expect_queued(1, &first).await;

@@ -115,7 +115,7 @@ pub async fn a_repeat_of_a_waiting_call_never_shortens_its_wait(store_fixture: &
     store_fixture.claim_next_hand_off(1, &call).await;
 }
 
-pub async fn a_repeat_that_does_not_wait_leaves_the_waiter_in_line(store_fixture: &StoreFixture) {
+pub async fn a_repeat_that_does_not_wait_leaves_the_waiter_queued(store_fixture: &StoreFixture) {
     let lease = store_fixture.acquire_long(0).await;
     let call = store_fixture.waiting_call();
     store_fixture.expect_queued(1, &call).await;

@@ -323,7 +323,7 @@ pub async fn a_revoked_lease_is_put_on_no_stream(store_fixture: &StoreFixture) {
     assert_eq!(attach().await, Ok(Attached::Revoked { reason }));
 }
 
-pub async fn nobody_enters_a_lease_that_is_revoked(store_fixture: &StoreFixture) {
+pub async fn entering_a_revoked_lease_is_refused(store_fixture: &StoreFixture) {
     let call = store_fixture.call();
     let held = store_fixture.expect_granted(0, &call).await;
     expect_revoked(store_fixture, 0, &revoke_command(&held, 5_000)).await;

@@ -127,9 +127,7 @@ pub async fn a_stall_of_the_store_makes_no_broker_silent(store_fixture: &StoreFi
     store_fixture.claim_next_hand_off(1, &first).await;
 }
 
-pub async fn a_lock_that_expired_in_a_stall_goes_to_the_first_in_line(
-    store_fixture: &StoreFixture,
-) {
+pub async fn a_lock_that_expired_in_a_stall_goes_to_the_next_waiter(store_fixture: &StoreFixture) {
     store_fixture.expect_granted(0, &store_fixture.call()).await;
     let (first, second) = (store_fixture.waiting_call(), store_fixture.waiting_call());
     store_fixture.expect_queued(1, &first).await;

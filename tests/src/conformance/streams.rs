@@ -226,7 +226,7 @@ pub async fn a_lease_that_is_over_is_not_attached(store_fixture: &StoreFixture) 
     );
 }
 
-pub async fn nobody_attaches_past_max_hold(store_fixture: &StoreFixture) {
+pub async fn attaching_past_max_hold_is_refused(store_fixture: &StoreFixture) {
     let call = with_hold_and_delay(with_ttl(store_fixture.call(), 60_000), 5_000, 0);
     let lease = store_fixture.expect_granted(0, &call).await;
     store_fixture.advance_ms(5_000).await;

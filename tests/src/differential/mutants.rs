@@ -18,7 +18,7 @@ const fn mutant(name: &'static str, right: &'static str, wrong: &'static str) ->
 
 pub const MUTANTS: [Mutant; 92] = [
     mutant(
-        "anybody releases",
+        "a release does not compare the lease",
         "local h = unexpired(holder_of(lease))\n  if h and h.token == token and is_on_other_stream",
         "local h = holder_at(1)\n  token = h and h.token\n  if h and h.token == token and is_on_other_stream",
     ),
@@ -33,12 +33,12 @@ pub const MUTANTS: [Mutant; 92] = [
         "last_token = now_us",
     ),
     mutant(
-        "a newcomer passes the line",
+        "a new call passes the queue",
         "if not blocked and fits(weight)",
         "if fits(weight)",
     ),
     mutant(
-        "any era will do",
+        "the era is not compared",
         "closed_ms = id == era_id and",
         "closed_ms = id and",
     ),
@@ -63,7 +63,7 @@ pub const MUTANTS: [Mutant; 92] = [
         "if expires and expires >= now then\n      earliest",
     ),
     mutant(
-        "a cancel takes all attempts back",
+        "a cancel rolls back all attempts",
         "if left ~= '' then",
         "if false then",
     ),
@@ -73,7 +73,7 @@ pub const MUTANTS: [Mutant; 92] = [
         "touched_ms and",
     ),
     mutant(
-        "silent brokers keep their place for ever",
+        "waiters of silent brokers are never removed",
         "silent > 2 * BROKER_SILENT_AFTER",
         "false",
     ),
@@ -98,7 +98,7 @@ pub const MUTANTS: [Mutant; 92] = [
         "return string.sub(attempts, 15, 30)",
     ),
     mutant(
-        "the line has one place too many",
+        "the queue takes one waiter too many",
         "queue.n >= tonumber(queue_max)",
         "queue.n > tonumber(queue_max)",
     ),
@@ -128,7 +128,7 @@ pub const MUTANTS: [Mutant; 92] = [
         "all.n - 1, all.used",
     ),
     mutant(
-        "another limit will do",
+        "another limit is accepted",
         "if has_other_limit(limit) or tonumber(weight) > holders.limit then",
         "if tonumber(weight) > holders.limit then",
     ),
@@ -178,7 +178,7 @@ pub const MUTANTS: [Mutant; 92] = [
         "",
     ),
     mutant(
-        "any limit will do for an exclusive lock",
+        "any limit is accepted for an exclusive lock",
         "(limit > 0 or in_use == EXCLUSIVE_WEIGHT)",
         "limit > 0",
     ),
@@ -208,7 +208,7 @@ pub const MUTANTS: [Mutant; 92] = [
         "",
     ),
     mutant(
-        "waiters that can never fit stay in line",
+        "waiters that can never fit stay in the queue",
         "tonumber(w.weight) > holders.limit then",
         "false then",
     ),
@@ -313,12 +313,12 @@ pub const MUTANTS: [Mutant; 92] = [
         "if false then record_partial_release",
     ),
     mutant(
-        "a call in line does not enter what its lease holds",
+        "a queued call does not enter what its lease holds",
         "if enters and not (waits and ms_until_grants() ~= 0) then",
         "if enters and not waits then",
     ),
     mutant(
-        "a call that enters keeps its place in line",
+        "a call that enters keeps its queue position",
         "      dequeue(position, request)\n      w.attempts",
         "      w.attempts",
     ),
@@ -408,7 +408,7 @@ pub const MUTANTS: [Mutant; 92] = [
         "    set_attempts",
     ),
     mutant(
-        "every waiter is the last in line",
+        "every waiter is the last of the queue",
         "position == queue.tail and queue.n or 0",
         "queue.n",
     ),

@@ -29,7 +29,7 @@ const UNARY_CLIENTS: usize = 8;
 /// Pause between two pairs of calls of a connection, so that the control clients do not keep the
 /// machine busy.
 const CALL_PAUSE: Duration = Duration::from_millis(10);
-/// Number of lease streams, each on a connection of its own, and number of leases of each stream.
+/// Number of lease streams, each on its own connection, and number of leases of each stream.
 const STREAMS: usize = 4;
 const LEASES_PER_STREAM: usize = 8;
 /// Interval at which the leases are checked.

@@ -211,7 +211,7 @@ pub async fn a_lost_grant_is_asked_for_again(cast: Cast) {
 }
 
 /// A release whose reply was lost is repeated. It succeeds, and the next holder keeps the lock.
-pub async fn a_lost_release_is_repeated_and_harms_nobody(cast: Cast) {
+pub async fn a_lost_release_is_repeated_without_harm(cast: Cast) {
     let fixture = ScenarioFixture::start(cast, 1).await;
     let proxy = Http2Proxy::start(fixture.deployment.addrs()[0]).await;
     let one = fixture.start_tested_probe_at(&[proxy.addr()]).await;

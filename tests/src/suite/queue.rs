@@ -122,7 +122,7 @@ pub async fn a_waiter_is_told_its_place(cast: Cast) {
 }
 
 /// A cancelled wait leaves the queue at once.
-pub async fn a_cancelled_wait_leaves_the_line(cast: Cast) {
+pub async fn a_cancelled_wait_leaves_the_queue(cast: Cast) {
     let fixture = ScenarioFixture::start(cast, 1).await;
     let one = fixture.start_tested_probe().await;
     let held = fixture.expect_acquired("a").await;
@@ -135,7 +135,7 @@ pub async fn a_cancelled_wait_leaves_the_line(cast: Cast) {
     assert_eq!(outcome.expect_err("no lock").class, "Cancelled");
     fixture.wait_for_queue_length("a", 1).await;
     let took = boottime() - started_at;
-    assert!(took < DELAY_MAX, "{took:?} in line");
+    assert!(took < DELAY_MAX, "{took:?} in the queue");
     fixture.expect_released(&held).await;
     let (next, _) = rival.wait_for_grant().await;
     assert_eq!(fixture.expect_holder("a").await.token, next.token());

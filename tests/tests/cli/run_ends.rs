@@ -263,7 +263,7 @@ async fn a_revoked_lock_is_released_when_the_command_has_ended() {
     let other = sdk(&broker).await;
     let next = other.lock("a").wait(WAIT);
     let next = async {
-        let guard = next.acquire().await.expect("the next in line");
+        let guard = next.acquire().await.expect("the next waiter");
         (guard, Instant::now(), is_alive(command))
     };
     let taken = async {

@@ -98,7 +98,7 @@ async fn quiet_says_nothing_and_a_signal_gives_up() {
             .await
             .expect("an answer")
             .expect("held");
-        assert_eq!(lock.queue_length, 0, "the place in line is given up");
+        assert_eq!(lock.queue_length, 0, "the queue position is given up");
     }
     guard.release().await.expect("held");
     holder.shutdown().await;

@@ -35,7 +35,7 @@ on_redlock! {
         a_repeat_at_another_broker_gets_the_same_grant
         a_repeat_of_a_held_call_with_other_arguments_is_refused
         a_repeat_by_another_caller_is_refused
-        a_repeat_that_does_not_wait_leaves_the_waiter_in_line
+        a_repeat_that_does_not_wait_leaves_the_waiter_queued
         a_repeat_after_the_hand_off_gets_the_grant
         a_repeat_after_the_release_is_told_that_the_lease_is_over
         a_repeat_after_the_expiry_is_told_that_the_lease_is_over
@@ -58,7 +58,7 @@ on_redlock! {
         the_lock_delay_of_the_lease_closes_the_lock_only_if_it_runs_out
         the_stream_of_a_revoked_lease_is_notified
         a_revoked_lease_is_put_on_no_stream
-        nobody_enters_a_lease_that_is_revoked
+        entering_a_revoked_lease_is_refused
     }
     Trusted reentry {
         a_lease_enters_its_lock_again_with_the_same_token
@@ -79,12 +79,12 @@ on_redlock! {
         cancelling_the_call_that_made_the_lease_leaves_its_other_entries
         the_call_that_created_the_lease_has_ended_after_its_entry_is_released
         an_expiry_ends_every_entry
-        nobody_enters_past_max_hold
+        entering_past_max_hold_is_refused
         seed_reentrant_unlock_answers_nil_0_and_1
     }
     Trusted added_locks {
         an_added_lock_is_held_under_the_same_lease
-        an_added_lock_is_waited_for_in_line
+        an_added_lock_is_waited_for_in_the_queue
         a_repeat_of_an_added_lock_gets_the_same_grant
         adding_a_lock_that_the_lease_holds_enters_it
         a_released_lock_is_added_again
@@ -100,7 +100,7 @@ on_redlock! {
         a_move_keeps_token_entries_and_expiry
         an_attachment_that_is_no_newer_is_stale_and_changes_nothing
         a_lease_that_is_over_is_not_attached
-        nobody_attaches_past_max_hold
+        attaching_past_max_hold_is_refused
         a_repeat_on_another_stream_moves_the_lease
         the_end_of_an_old_stream_does_nothing_to_a_lease_that_moved
         a_lease_on_a_stream_is_changed_there_only
@@ -184,7 +184,7 @@ on_redlock! {
         a_longer_ttl_does_not_pass_max_hold
         seed_automatic_renewal_ends_at_its_cap
         lock_delay_closes_a_lock_after_an_expiry
-        lock_delay_counts_from_the_expiry_whoever_notices
+        lock_delay_counts_from_the_expiry_not_from_its_detection
         lock_delay_does_not_follow_a_release
         lock_delay_does_not_follow_a_cancelled_call
     }
@@ -193,12 +193,12 @@ on_redlock! {
         t02_a_late_release_leaves_the_next_holder_alone
         t02_an_old_token_of_the_same_lease_releases_nothing
         t03_renewal_never_creates_a_lock
-        t03_renewal_past_the_expiry_is_refused_although_nobody_took_the_lock
+        t03_renewal_past_the_expiry_is_refused_although_the_lock_is_free
         t03_renewal_never_extends_the_lease_of_another
         t04_a_renewal_after_the_release_is_rejected_as_released
         t04_renewal_and_release_at_once_leave_the_lock_free
         t05_a_cancelled_waiter_is_never_granted
-        t05_a_grant_that_nobody_receives_goes_to_the_next_waiter
+        t05_an_undelivered_grant_goes_to_the_next_waiter
         t07_a_repeat_after_a_lost_reply_gets_the_same_grant
         t27_a_token_belongs_to_a_grant_and_repeats_do_not_change_it
         t28_a_former_holder_never_learns_the_token_of_the_next

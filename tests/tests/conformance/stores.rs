@@ -71,7 +71,7 @@ on_every_store! {
         a_repeat_at_another_broker_moves_the_waiter_there
         a_repeat_of_a_waiting_call_extends_its_wait
         a_repeat_of_a_waiting_call_never_shortens_its_wait
-        a_repeat_that_does_not_wait_leaves_the_waiter_in_line
+        a_repeat_that_does_not_wait_leaves_the_waiter_queued
         a_repeat_after_the_hand_off_gets_the_grant
         a_repeat_of_a_waiting_call_is_granted_a_lock_that_became_free
         a_repeat_after_the_release_is_told_that_the_lease_is_over
@@ -107,13 +107,13 @@ on_every_store! {
         cancelling_the_call_that_made_the_lease_leaves_its_other_entries
         the_call_that_created_the_lease_has_ended_after_its_entry_is_released
         an_expiry_ends_every_entry
-        nobody_enters_past_max_hold
+        entering_past_max_hold_is_refused
         one_reader_of_many_re_enters_and_releases_its_entry
         seed_reentrant_unlock_answers_nil_0_and_1
     }
     Trusted added_locks {
         an_added_lock_is_held_under_the_same_lease
-        an_added_lock_is_waited_for_in_line
+        an_added_lock_is_waited_for_in_the_queue
         a_repeat_of_an_added_lock_gets_the_same_grant
         adding_a_lock_that_the_lease_holds_enters_it
         a_released_lock_is_added_again
@@ -136,7 +136,7 @@ on_every_store! {
         a_move_keeps_token_entries_and_expiry
         an_attachment_that_is_no_newer_is_stale_and_changes_nothing
         a_lease_that_is_over_is_not_attached
-        nobody_attaches_past_max_hold
+        attaching_past_max_hold_is_refused
         a_repeat_on_another_stream_moves_the_lease
         a_repeat_on_another_stream_moves_the_waiter
         a_call_repeated_on_another_stream_drops_its_attempts_on_the_old_one
@@ -150,7 +150,7 @@ on_every_store! {
         a_waiter_has_its_sequence_and_the_last_one_its_position
     }
     Trusted attempts {
-        cancelling_an_older_attempt_keeps_the_newer_in_line
+        cancelling_an_older_attempt_keeps_the_newer_queued
         cancelling_the_newest_attempt_gives_the_waiter_back_to_the_older
         cancelling_one_attempt_of_a_holder_keeps_the_lock
         cancelling_the_last_attempt_of_a_holder_hands_the_lock_on
@@ -190,7 +190,7 @@ on_every_store! {
         a_free_lock_without_a_queue_is_granted_at_once_to_a_waiting_call
         a_waiter_receives_the_time_of_the_next_possible_grant
         a_waiter_behind_a_provisional_grant_receives_the_time_of_its_lapse
-        a_holder_that_expires_is_followed_by_the_first_in_line
+        a_holder_that_expires_is_followed_by_the_next_waiter
         waiters_past_their_time_make_room_for_others
         a_release_reaches_a_waiter_behind_hundreds_past_their_time
         an_expiry_reaches_a_waiter_behind_hundreds_past_their_time
@@ -228,7 +228,7 @@ on_every_store! {
         a_queued_call_keeps_its_position_while_one_of_its_brokers_is_alive
         cancelling_the_last_attempt_at_a_live_broker_releases_the_lock
         a_stall_of_the_store_makes_no_broker_silent
-        a_lock_that_expired_in_a_stall_goes_to_the_first_in_line
+        a_lock_that_expired_in_a_stall_goes_to_the_next_waiter
         a_call_of_a_silent_broker_itself_is_granted
     }
     Trusted inspection {
@@ -341,7 +341,7 @@ on_every_store! {
         the_lock_delay_of_the_lease_closes_the_lock_only_if_it_runs_out
         the_stream_of_a_revoked_lease_is_notified
         a_revoked_lease_is_put_on_no_stream
-        nobody_enters_a_lease_that_is_revoked
+        entering_a_revoked_lease_is_refused
         a_revocation_takes_one_of_several_holders
         a_revocation_forgets_no_earlier_end
         an_unclaimed_hand_off_cannot_be_revoked
@@ -371,7 +371,7 @@ on_every_store! {
         a_longer_ttl_does_not_pass_max_hold
         seed_automatic_renewal_ends_at_its_cap
         lock_delay_closes_a_lock_after_an_expiry
-        lock_delay_counts_from_the_expiry_whoever_notices
+        lock_delay_counts_from_the_expiry_not_from_its_detection
         lock_delay_does_not_follow_a_release
         lock_delay_does_not_follow_a_cancelled_call
         lock_delay_does_not_follow_an_unclaimed_hand_off
@@ -384,21 +384,21 @@ on_every_store! {
         t02_a_late_release_leaves_the_next_holder_alone
         t02_an_old_token_of_the_same_lease_releases_nothing
         t03_renewal_never_creates_a_lock
-        t03_renewal_past_the_expiry_is_refused_although_nobody_took_the_lock
+        t03_renewal_past_the_expiry_is_refused_although_the_lock_is_free
         t03_renewal_never_extends_the_lease_of_another
         t04_a_renewal_after_the_release_is_rejected_as_released
         t04_renewal_and_release_at_once_leave_the_lock_free
         t05_a_cancelled_waiter_is_never_granted
-        t05_a_grant_that_nobody_receives_goes_to_the_next_waiter
+        t05_an_undelivered_grant_goes_to_the_next_waiter
         t07_a_repeat_after_a_lost_reply_gets_the_same_grant
         t08_a_waiter_past_its_time_is_not_granted_but_the_next_is
-        t09_waiters_of_a_dead_broker_do_not_stay_in_line
+        t09_waiters_of_a_dead_broker_do_not_stay_queued
         t10_waiters_of_a_live_broker_are_never_purged
         t10_a_broker_whose_waiters_were_dropped_is_notified
         t11_each_waiter_has_its_own_deadline
         t12_all_times_are_those_of_the_store
         t13_a_newcomer_never_passes_a_waiter
-        t13_the_first_in_line_gets_an_expired_lock_whoever_notices
+        t13_the_next_waiter_gets_an_expired_lock_whichever_broker_detects_it
         t27_a_token_belongs_to_a_grant_and_repeats_do_not_change_it
         t28_a_former_holder_never_learns_the_token_of_the_next
         t35_an_idle_lock_is_forgotten

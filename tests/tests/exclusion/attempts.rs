@@ -134,7 +134,7 @@ async fn cancelling_the_newer_of_two_attempts_on_streams_dequeues_the_call() {
     let next = timeout(TIME_LIMIT, next)
         .await
         .expect("the lock is not held without a caller");
-    next.expect("no panic").expect("it is the next in line");
+    next.expect("no panic").expect("it is the next waiter");
     older.cancel(on_older).await;
     let refused = older.expect_refused(on_older).await;
     assert_eq!(refused.reason(), ErrorReason::Cancelled);

@@ -50,7 +50,7 @@ async fn cut_waiters_that_repeat_within_a_second_keep_their_place() {
         assert_eq!(
             queue_of(&deployment, WAITERS).await,
             before,
-            "the places in line"
+            "the queue positions"
         );
     }
     client.release(&held).await.unwrap();

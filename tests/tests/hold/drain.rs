@@ -58,7 +58,7 @@ async fn a_draining_broker_serves_its_streams_until_they_have_moved() {
     assert_eq!(
         new.next_queue_position(call).await.position,
         1,
-        "its place in line"
+        "its queue position"
     );
     drop(old);
     assert_eq!(

@@ -19,7 +19,7 @@ impl fmt::Display for Streams {
         writeln!(
             f,
             "Medians of {} interleaved rounds, broker on Redis. Callers share 4 streams; each waiter of a\n\
-             hand-off has a stream of its own with a heartbeat every 2 s. An echo answers each message with one.\n",
+             hand-off has its own stream with a heartbeat every 2 s. An echo answers each message with one.\n",
             self.rounds
         )?;
         writeln!(

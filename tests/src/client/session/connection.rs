@@ -22,7 +22,7 @@ pub(super) enum CallKind {
     Release(String),
 }
 
-/// A stream on a connection of its own. Dropping it breaks the stream.
+/// A stream on its own connection. Dropping it breaks the stream.
 pub(super) struct StreamConnection {
     requests: mpsc::UnboundedSender<HoldRequest>,
     responses: Streaming<HoldResponse>,

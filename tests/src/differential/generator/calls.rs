@@ -105,7 +105,7 @@ impl Generator {
         }
     }
 
-    /// Returns a call with a lease of its own, or one that adds the lock to the lease of another
+    /// Returns a call with a new lease, or one that adds the lock to the lease of another
     /// call.
     pub(super) fn new_call(&mut self) -> AcquireCommand {
         let mode = self.mode();

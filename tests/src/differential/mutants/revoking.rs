@@ -70,7 +70,7 @@ pub const MUTANTS_OF_REVOKING: [Mutant; 15] = [
         "flags = REVOKED",
     ),
     mutant(
-        "the line does not move after a revocation",
+        "the queue does not move after a revocation",
         "    advance()\n    if notify ==",
         "    if notify ==",
     ),

@@ -282,7 +282,7 @@ async fn no_use_outlives_the_credential_that_admitted_it() {
         cells += session_is_over(credential, end, (&fixture, &identity), ended).await;
 
         // Only the queue positions of the worker are removed.
-        until("the worker has left the line", async || {
+        until("the worker has left the queue", async || {
             (fixture.queue().await == 2).then_some(())
         })
         .await;

@@ -53,7 +53,7 @@ async fn a_stalled_store_rejects_within_a_second_and_keeps_the_queue() {
         assert_eq!(refused(look), unavailable);
         assert!(took <= PROMPT + SLACK, "{took:?}");
     }
-    assert!(!waiter.is_finished(), "a waiter stays in line");
+    assert!(!waiter.is_finished(), "a waiter stays queued");
     deployment.redis.process().resume();
     let mut locks = LockServiceClient::new(channel(deployment.addrs()[0]));
     let late = loop {

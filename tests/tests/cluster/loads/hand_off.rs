@@ -252,7 +252,7 @@ impl LockQueue {
             let released = client.release_at(place, &held).await;
             assert!(!released.expect("it is held").already_released);
             let granted = waiter.await.expect("a call does not panic");
-            held = granted.expect("the next in line gets it");
+            held = granted.expect("the next waiter gets it");
             all.push(HandOff {
                 token: held.token(),
                 took: boottime() - sent,

@@ -257,10 +257,10 @@ fn judge_slot(work: &Workload, slot: &MovingSlot, moved: &Moved, (holder, line):
         .first_grant_after(slot.free, open)
         .expect("granted again");
     let line: Option<Vec<_>> = line.iter().copied().collect();
-    let line = line.expect("everybody in line gets the lock");
-    let last = line.last().expect("a caller was in line").0;
+    let line = line.expect("every waiter gets the lock");
+    let last = line.last().expect("there was a waiter").0;
     print_figures(&format!(
-        "cluster_migration {:?}: slot {} moved in {} ms, parted={:?}, grants {} ms later, the last in line {} ms \
+        "cluster_migration {:?}: slot {} moved in {} ms, parted={:?}, grants {} ms later, the last waiter {} ms \
          later (Q={} ms); {of_slot}",
         slot.way,
         slot.slot,

@@ -76,7 +76,7 @@ async fn a_call_cancelled_while_its_slot_moves_is_rolled_back() {
         slowest = slowest.max(run.cut_during_migration(round % 2 == 0).await);
     }
     print_figures(&format!(
-        "cluster_repeats: {} calls in line, half of them just granted, cut while their slot moved: all gone after \
+        "cluster_repeats: {} calls in the queue, half of them just granted, cut while their slot moved: all gone after \
          at most {} ms",
         rounds * LOCKS,
         slowest.as_millis()

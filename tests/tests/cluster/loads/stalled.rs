@@ -107,7 +107,7 @@ async fn calls_of_a_stalled_master_do_not_delay_rollbacks_of_others() {
     assert_eq!(in_vain.await, vec![unavailable; CALLS]);
     drop(waiter);
     let given_up = boottime();
-    until("the waiter leaves the line", async || {
+    until("the waiter leaves the queue", async || {
         let state = client.get_lock_at(0, &elsewhere).await;
         let is_left = state.is_ok_and(|state| state.queue_length > 0);
         (!is_left).then_some(())
@@ -116,7 +116,7 @@ async fn calls_of_a_stalled_master_do_not_delay_rollbacks_of_others() {
     let took = boottime() - given_up;
     fixture.cluster.server(PAUSED_SHARD).process().resume();
     print_figures(&format!(
-        "cluster_stalled: {CALLS} calls to undo at a master that stands still; a waiter of another one left the line \
+        "cluster_stalled: {CALLS} calls to undo at a master that stands still; a waiter of another one left the queue \
          after {} ms",
         took.as_millis()
     ));

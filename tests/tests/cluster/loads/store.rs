@@ -258,7 +258,7 @@ async fn leases_and_queues_survive_the_migration_of_their_slot() {
     store.expect_released(&leases[2]).await;
     assert!(store.is_recovering(&beside).await);
     let touched = store.store.touch(&held).await.expect("a touch");
-    assert!(!touched.rejoin, "it is in line");
+    assert!(!touched.rejoin, "it is in the queue");
     let queued = store.store.acquire(&new_attempt(&waiting)).await;
     assert!(matches!(queued, Ok(Acquired::Queued { .. })), "{queued:?}");
     let finish = async {

@@ -137,7 +137,7 @@ async fn lines_keep_their_order_when_a_broker_dies() {
     let mut inversions = 0;
     for (held, line) in held.iter().zip(lines) {
         let turns = timeout(TEST_TIMEOUT, join_all(line)).await;
-        let turns = turns.expect("everybody in line gets a turn");
+        let turns = turns.expect("every waiter gets a turn");
         let turns = turns.into_iter().map(|turn| turn.expect("no panic"));
         let (tokens, ends): (Vec<_>, Vec<_>) = turns.unzip();
         assert_eq!(

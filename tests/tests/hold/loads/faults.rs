@@ -133,7 +133,7 @@ async fn no_holders_overlap_on_streams_under_faults() {
     let careless = seen.careless.verdict().overlaps;
     print_figures(&format!(
         "hold_faults: streams={} breaks={} acknowledged_too_late={} \
-         overlaps_had_nobody_minded_the_time={careless}",
+         overlaps_without_validity_checks={careless}",
         crowd.count(|holder| *holder.counters.opened.borrow()),
         crowd.transport_errors(),
         crowd.count(|holder| holder.counters.late_acks.load(Ordering::Relaxed)),

@@ -149,7 +149,7 @@ async fn a_hand_off_to_a_stopped_broker_is_trusted_by_one_client_only() {
     assert_eq!(
         follower.granted.len(),
         followed.len(),
-        "the next in line go first"
+        "the next waiter go first"
     );
     let answers = waiter.result_count();
     broker.process().resume();
@@ -221,7 +221,7 @@ async fn a_waiter_whose_broker_dies_before_its_claim_keeps_its_place() {
             [&again, &follower].map(|turns| turns.granted_lock(*lock).expect("granted").token());
         tokens[0] < tokens[1]
     };
-    assert!(all.iter().all(is_behind), "the place in line");
+    assert!(all.iter().all(is_behind), "the queue position");
     // After a longer time the hand-offs would have lapsed, and the test would show something else.
     assert!(granted_after < CLAIM, "{granted_after:?}");
     let figure = format!(

@@ -321,7 +321,7 @@ impl Fixture {
             assert_eq!(end, LeaseEnd::Released);
         }
         let turns = timeout(TEST_TIMEOUT, join_all(self.line)).await;
-        let turns = turns.expect("everybody in line gets a turn");
+        let turns = turns.expect("every waiter gets a turn");
         let turns = turns.into_iter().map(|turn| turn.expect("no panic"));
         let (tokens, granted): (Vec<_>, Vec<_>) = turns.unzip();
         assert!(tokens.iter().all(|token| *token > self.owner.token()));

@@ -219,7 +219,7 @@ async fn a_lock_that_expires_while_redis_is_full_is_granted_to_the_next_waiter()
     let second = next.await.expect("no panic").expect("its turn");
     let took = boottime() - first.valid_until();
     print_figures(&format!(
-        "redis_errors OOM: the next in line was granted {}ms after the validity of the first",
+        "redis_errors OOM: the next waiter was granted {}ms after the validity of the first",
         took.as_millis()
     ));
     assert!(second.token() > first.token());

@@ -237,7 +237,7 @@ async fn era_of(server: &RedisServer) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_holder_without_a_quorum_stops_before_anybody_else_is_granted() {
+async fn a_holder_without_a_quorum_stops_before_another_is_granted() {
     let mut servers = RedlockDeployment::start(5).await;
     let brokers = servers.start_brokers(BROKERS).await;
     let endpoints = addrs(&brokers);

@@ -73,7 +73,7 @@ async fn a_wait_without_a_reply_ends_at_its_timeout() {
         }
     });
     let cut = async {
-        is_queued.await.expect("it is in line");
+        is_queued.await.expect("it is in the queue");
         proxy.set_mode(ProxyMode::RejectConnections);
         assert!(proxy.close_connections().await > 0, "it was connected");
         // The wait ends while the broker is unreachable.
