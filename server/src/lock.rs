@@ -47,6 +47,8 @@ pub const TOUCH_STALL_MS: u64 = 3_000;
 /// Retention of tombstones, for attempts that were cancelled before they arrived and for released
 /// entries.
 pub const TOMBSTONE_MS: u64 = 2_000;
+/// Maximum number of tombstones of a record.
+pub const TOMBSTONES_MAX: usize = 256;
 /// Retention of expired leases.
 pub const EXPIRED_MS: u64 = 60_000;
 /// Maximum number of expired leases retained per lock.
@@ -101,7 +103,7 @@ impl Ttl {
 }
 
 /// Options of a lease besides the ttl.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct LeaseOptions {
     /// Maximum time for which the lock may be held, including renewals; 0 if unlimited.
     pub max_hold_ms: u64,
@@ -173,7 +175,7 @@ impl Limits {
 
 /// Labels by which a caller describes itself to operators. At most 1 KiB encoded; never used to
 /// decide ownership.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Owner {
     /// Stable name of the process.
     pub id: String,

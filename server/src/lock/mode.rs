@@ -9,7 +9,7 @@ pub const PERMITS_MAX: u32 = 1_000;
 pub const HOLDERS_MAX: u32 = 1_000;
 
 /// Mode in which a call acquires a lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// One holder at a time.
     Exclusive,

@@ -12,7 +12,7 @@ pub struct StreamId {
 }
 
 /// The attachment of a lease, or of a waiting call, to a lease stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Attachment {
     pub stream: StreamId,
     /// The client's count of attachments over the life of the lease or call, starting at 1. Of two

@@ -12,7 +12,7 @@ const SAMPLED: u8 = 1;
 const BINARY_LEN: usize = 29;
 
 /// A span of a trace. Both ids are nonzero, because zero ids are invalid.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TraceParent {
     pub trace_id: u128,
     pub span_id: u64,

@@ -4,7 +4,7 @@ use crate::lock::{LeaseId, Owner};
 
 /// The end of a lease's hold on a lock without a release by the holder. Reported once, to the
 /// broker whose command found that the lease had ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct LeaseEndEvent {
     pub lease_id: LeaseId,
     pub owner: Owner,
@@ -19,7 +19,7 @@ pub struct LeaseEndEvent {
 }
 
 /// Cause of the end of a hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LeaseEndCause {
     /// The lease was not renewed in time, or its `disconnect_grace` has passed.
     Expired,

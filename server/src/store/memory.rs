@@ -27,7 +27,7 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use self::{
-    context::{Context, Grants},
+    context::{Bounds, Context, Grants},
     record::Record,
 };
 use super::{
@@ -35,9 +35,9 @@ use super::{
     Outcome, Rejected, Released, Renewed, Revoked, Store, StoreError, Touched, WATCHED_MS,
 };
 use crate::lock::{
-    ATTEMPTS_MAX, AcquireCommand, Attachment, AttemptId, BrokerId, DeploymentKey, ENTRIES_MAX,
-    ExpectedAttachment, FencingToken, Filter, HOLDERS_MAX, LeaseRef, LockKey, LockState,
-    ReleaseScope, RequestHash, RevokeCommand, Ttl, WAITERS_MAX,
+    AcquireCommand, Attachment, AttemptId, BrokerId, DeploymentKey, ExpectedAttachment,
+    FencingToken, Filter, LeaseRef, LockKey, LockState, ReleaseScope, RequestHash, RevokeCommand,
+    Ttl,
 };
 
 /// Number of commands between two sweeps of expired records, so that the records of idle locks do
@@ -159,12 +159,7 @@ impl MemoryStore {
             broker: self.broker,
             not_after_ms: u64::MAX,
             grants: Grants::NotBefore(self.memory.no_grants_before_ms),
-            waiters_max: WAITERS_MAX,
-            holders_max: HOLDERS_MAX as usize,
-            entries_max: ENTRIES_MAX,
-            attempts_max: ATTEMPTS_MAX,
-            touch_slots_max: HOLDERS_MAX as usize,
-            expirations_max: HOLDERS_MAX as usize,
+            bounds: Bounds::default(),
         }
     }
 

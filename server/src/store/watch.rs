@@ -6,7 +6,7 @@ use crate::lock::{LeaseId, Mode, Owner};
 pub const WATCHED_MS: u64 = 6_000;
 
 /// One change of a lock.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Change {
     pub kind: ChangeKind,
     /// Lease of a holder; `None` for waiters.
@@ -23,7 +23,7 @@ pub struct Change {
 }
 
 /// Kind of a change of a holder or waiter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ChangeKind {
     /// A lease acquired the lock. A provisional hand-off counts once it is claimed.
     Acquired,

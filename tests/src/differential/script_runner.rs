@@ -5,9 +5,10 @@ use std::{cell::RefCell, net::SocketAddr};
 
 use fred::types::Value;
 use leasehold_server::{
-    lock::INSPECT_ENTRIES_MAX,
+    lock::{BrokerId, INSPECT_ENTRIES_MAX, LockKey},
     store::{
         Outcome, Rejected, StoreError,
+        memory::context::Bounds,
         redis::{
             self, decode,
             scripts::{self, Command, Preamble, Scripts},
@@ -18,10 +19,7 @@ use leasehold_server::{
 use super::{
     StepResult,
     pipeline::Pipeline,
-    steps::{
-        ATTEMPTS_MAX, ENTRIES_MAX, EXPIRATIONS_MAX, Era, HOLDERS_MAX, RECOVERED_MS, Step,
-        StoreCommand, StoreReply, TOUCH_SLOTS_MAX, WAITERS_MAX,
-    },
+    steps::{Era, RECOVERED_MS, Step, StoreCommand, StoreReply},
 };
 
 const ERA_ID: &str = "theverifiedera";
@@ -34,9 +32,11 @@ const CLOCK_LINES: [&str; 2] = [
 /// Number of arguments of a command before those of a lock.
 const PREAMBLE_ARGS: usize = 3;
 
-/// The line of the scripts that sets the bounds of holders, entries, attempts, slots of a touch,
-/// and ends of a command.
-const BOUNDS_LINE: &str = "local HOLDERS_MAX, ENTRIES_MAX, ATTEMPTS_MAX, REPORTED_SLOTS_MAX, EXPIRATIONS_MAX = 1000, 64, 8, 256, 128\n";
+/// The lines of the scripts that set the bounds of a record.
+const BOUNDS_LINES: [&str; 2] = [
+    "local HOLDERS_MAX, ENTRIES_MAX, ATTEMPTS_MAX, REPORTED_SLOTS_MAX, EXPIRATIONS_MAX = 1000, 64, 8, 256, 128\n",
+    "local TOMBSTONES_MAX, RELEASED_MAX, EXPIRED_MAX = 256, 16, 1000\n",
+];
 
 /// The scripts with injected time and a key prefix of their own.
 pub struct ScriptRunner {
@@ -44,11 +44,37 @@ pub struct ScriptRunner {
     /// Digests of the scripts, in the order of the verbs.
     digests: Vec<String>,
     prefix: String,
+    bounds: Bounds,
 }
 
+/// A command with all inputs of its reply.
+#[derive(Debug, Clone, Copy)]
+pub struct ScriptCall<'a> {
+    /// Time of the store's clock.
+    pub now_us: u64,
+    pub lock: &'a LockKey,
+    pub broker: BrokerId,
+    pub not_after_ms: u64,
+    /// Era that the broker has verified.
+    pub era_id: &'a str,
+    pub command: &'a StoreCommand,
+}
+
+/// Form in which a script receives the key of the era.
+#[derive(Debug, Clone, Copy)]
+pub enum KeyForm<'a> {
+    /// One server: the era has a key. The command also runs for the twin of the lock.
+    Node { era_key: &'a str },
+    /// A cluster: each slot has an era, whose key is an argument.
+    Cluster,
+}
+
+/// Tag of the slot in which all locks are, in the form of a cluster.
+pub const SLOT_TAG: &str = "{7}";
+
 impl ScriptRunner {
-    /// Loads the scripts after `edit`, which may introduce mistakes.
-    pub fn new(addr: SocketAddr, edit: impl Fn(&str) -> String) -> Self {
+    /// Loads the scripts with these bounds after `edit`, which may introduce mistakes.
+    pub fn new(addr: SocketAddr, bounds: Bounds, edit: impl Fn(&str) -> String) -> Self {
         let mut pipeline = Pipeline::connect(addr);
         let texts = RefCell::new(Vec::new());
         Scripts::edited(|_, text| {
@@ -57,22 +83,10 @@ impl ScriptRunner {
                 1,
                 "the clock is read in one line"
             );
-            assert_eq!(text.matches(BOUNDS_LINE).count(), 1, "bounds stand once");
-            let text = text.replace(CLOCK_LINES[0], CLOCK_LINES[1]);
-            let bounds = [
-                HOLDERS_MAX,
-                ENTRIES_MAX,
-                ATTEMPTS_MAX,
-                TOUCH_SLOTS_MAX,
-                EXPIRATIONS_MAX,
-            ]
-            .map(|most| most.to_string());
-            let bounds = bounds.join(", ");
-            let bounds = format!(
-                "{} = {bounds}\n",
-                BOUNDS_LINE.split(" = ").next().unwrap_or_default()
-            );
-            let edited = edit(&text.replace(BOUNDS_LINE, &bounds));
+            let edited = edit(&with_bounds(
+                &text.replace(CLOCK_LINES[0], CLOCK_LINES[1]),
+                bounds,
+            ));
             texts.borrow_mut().push(edited.clone());
             edited
         });
@@ -88,6 +102,7 @@ impl ScriptRunner {
             pipeline,
             digests,
             prefix,
+            bounds,
         };
         for (era, value) in [
             (Era::Verified, format!("{ERA_ID}|0|")),
@@ -108,35 +123,80 @@ impl ScriptRunner {
     ) -> (Vec<StepResult>, i64) {
         let mut key = String::new();
         for step in steps.clone() {
-            let (verb, mut command) = self.command(step);
-            command.keys[1] = self.era_key(step.era);
-            key.clone_from(&command.keys[0]);
-            let time = [step.now_us / 1_000_000, step.now_us % 1_000_000];
-            self.push(verb, &command, time);
+            let call = ScriptCall {
+                now_us: step.now_us,
+                lock: &step.lock,
+                broker: step.broker,
+                not_after_ms: step.not_after_ms,
+                era_id: ERA_ID,
+                command: &step.verb,
+            };
+            let era_key = &self.era_key(step.era);
+            let form = KeyForm::Node { era_key };
+            key.clone_from(&self.command(&call, form).1.keys[0]);
+            self.push(&call, form);
         }
         self.pipeline.push(["PTTL", &key].iter());
         self.pipeline.push(["DEL", &key, &twin_key(&key)].iter());
         let mut replies = self.pipeline.replies().into_iter();
-        let answers = steps.map(|step| decode_reply(step, replies.next().expect("one for each")));
+        let answers = steps.map(|step| {
+            let reply = replies.next().expect("one for each");
+            decode_reply(step.broker, &step.verb, reply)
+        });
         let answers = answers.collect();
         let pttl = replies.next().and_then(|pttl| pttl.as_i64());
         (answers, pttl.expect("PTTL answers a number"))
     }
 
-    fn command(&self, step: &Step) -> (scripts::Verb, Command) {
+    /// Adds a command to the pipeline.
+    pub fn push(&mut self, call: &ScriptCall<'_>, form: KeyForm<'_>) {
+        let (verb, command) = self.command(call, form);
+        let text = |value: &Value| {
+            value
+                .as_bytes_str()
+                .expect("arguments are text")
+                .to_string()
+        };
+        let lock = &command.keys[0];
+        let keys = match form {
+            KeyForm::Node { era_key } => vec![lock.clone(), era_key.to_owned(), twin_key(lock)],
+            KeyForm::Cluster => vec![lock.clone()],
+        };
+        let mut words = vec!["EVALSHA".to_owned(), self.digests[verb as usize].clone()];
+        words.push(keys.len().to_string());
+        words.extend(keys);
+        let (preamble, of_lock) = command.args.split_at(PREAMBLE_ARGS);
+        words.extend(preamble.iter().map(text));
+        for part in [call.now_us / 1_000_000, call.now_us % 1_000_000] {
+            words.extend(of_lock.iter().map(text));
+            words.push(part.to_string());
+        }
+        self.pipeline.push(words.iter());
+    }
+
+    /// Returns the pipeline and the prefix of the keys.
+    pub fn pipeline(&mut self) -> (&mut Pipeline, &str) {
+        (&mut self.pipeline, &self.prefix)
+    }
+
+    fn command(&self, call: &ScriptCall<'_>, form: KeyForm<'_>) -> (scripts::Verb, Command) {
         let preamble = Preamble {
             key_prefix: &self.prefix,
-            broker: step.broker,
-            not_after_ms: step.not_after_ms,
-            era_id: ERA_ID,
-            era_tag: None,
-            is_sharded: false,
+            broker: call.broker,
+            not_after_ms: call.not_after_ms,
+            era_id: call.era_id,
+            era_tag: match form {
+                KeyForm::Node { .. } => None,
+                KeyForm::Cluster => Some(SLOT_TAG),
+            },
+            is_sharded: matches!(form, KeyForm::Cluster),
             is_watched: false,
         };
-        match &step.verb {
+        let lock = call.lock;
+        match call.command {
             StoreCommand::Acquire(acquire) => (
                 scripts::Verb::Acquire,
-                preamble.acquire(acquire, WAITERS_MAX),
+                preamble.acquire(acquire, self.bounds.waiters_max),
             ),
             StoreCommand::Renew(lease, ttl, via) => {
                 (scripts::Verb::Renew, preamble.renew(lease, *ttl, *via))
@@ -147,43 +207,16 @@ impl ScriptRunner {
             }
             StoreCommand::Cancel(request, attempt) => (
                 scripts::Verb::Cancel,
-                preamble.cancel(&step.lock, *request, *attempt),
+                preamble.cancel(lock, *request, *attempt),
             ),
-            StoreCommand::Touch(from) => (scripts::Verb::Touch, preamble.touch(&step.lock, *from)),
-            StoreCommand::SetLimit(limit) => (
-                scripts::Verb::SetLimit,
-                preamble.set_limit(&step.lock, *limit),
-            ),
-            StoreCommand::Revoke(revoke) => (scripts::Verb::Revoke, preamble.revoke(revoke)),
-            StoreCommand::Get => (
-                scripts::Verb::Get,
-                preamble.get(&step.lock, INSPECT_ENTRIES_MAX),
-            ),
-            StoreCommand::Check(token) => {
-                (scripts::Verb::Check, preamble.check(&step.lock, *token))
+            StoreCommand::Touch(from) => (scripts::Verb::Touch, preamble.touch(lock, *from)),
+            StoreCommand::SetLimit(limit) => {
+                (scripts::Verb::SetLimit, preamble.set_limit(lock, *limit))
             }
+            StoreCommand::Revoke(revoke) => (scripts::Verb::Revoke, preamble.revoke(revoke)),
+            StoreCommand::Get => (scripts::Verb::Get, preamble.get(lock, INSPECT_ENTRIES_MAX)),
+            StoreCommand::Check(token) => (scripts::Verb::Check, preamble.check(lock, *token)),
         }
-    }
-
-    fn push(&mut self, verb: scripts::Verb, command: &Command, time: [u64; 2]) {
-        let text = |value: &Value| {
-            value
-                .as_bytes_str()
-                .expect("arguments are text")
-                .to_string()
-        };
-        let mut words = vec!["EVALSHA".to_owned(), self.digests[verb as usize].clone()];
-        let keys = command.keys.iter().cloned();
-        let keys: Vec<_> = keys.chain([twin_key(&command.keys[0])]).collect();
-        words.push(keys.len().to_string());
-        words.extend(keys);
-        let (preamble, of_lock) = command.args.split_at(PREAMBLE_ARGS);
-        words.extend(preamble.iter().map(text));
-        for part in time {
-            words.extend(of_lock.iter().map(text));
-            words.push(part.to_string());
-        }
-        self.pipeline.push(words.iter());
     }
 
     fn era_key(&self, era: Era) -> String {
@@ -191,12 +224,43 @@ impl ScriptRunner {
     }
 }
 
+/// Returns the text of a script with other bounds.
+fn with_bounds(text: &str, bounds: Bounds) -> String {
+    let Bounds {
+        holders_max,
+        entries_max,
+        attempts_max,
+        touch_slots_max,
+        expirations_max,
+        tombstones_max,
+        released_max,
+        expired_max,
+        ..
+    } = bounds;
+    let values = [
+        format!(
+            "{holders_max}, {entries_max}, {attempts_max}, {touch_slots_max}, {expirations_max}"
+        ),
+        format!("{tombstones_max}, {released_max}, {expired_max}"),
+    ];
+    let mut text = text.to_owned();
+    for (line, values) in BOUNDS_LINES.iter().zip(values) {
+        assert_eq!(text.matches(line).count(), 1, "the bounds stand once");
+        let names = line.split(" = ").next().unwrap_or_default();
+        text = text.replace(line, &format!("{names} = {values}\n"));
+    }
+    text
+}
+
 /// Returns the key of a lock's twin.
-fn twin_key(key: &str) -> String {
+#[must_use]
+pub fn twin_key(key: &str) -> String {
     format!("twin:{key}")
 }
 
-fn decode_reply(step: &Step, reply: Value) -> StepResult {
+/// Returns the reply to a command that ran for a lock and for its twin.
+#[must_use]
+pub fn decode_reply(broker: BrokerId, command: &StoreCommand, reply: Value) -> StepResult {
     let failed = |reason: String| (StoreReply::Failed(reason), Vec::new());
     if let Value::String(error) = &reply {
         return failed(error.to_string());
@@ -206,8 +270,16 @@ fn decode_reply(step: &Step, reply: Value) -> StepResult {
     if reply != twin {
         return failed(format!("the twins differ: {reply:?}, {twin:?}"));
     }
-    let me = step.broker;
-    match &step.verb {
+    decode_single_reply(broker, command, reply)
+}
+
+/// Returns the reply to a command that ran for one lock.
+#[must_use]
+pub fn decode_single_reply(me: BrokerId, command: &StoreCommand, reply: Value) -> StepResult {
+    if let Value::String(error) = &reply {
+        return (StoreReply::Failed(error.to_string()), Vec::new());
+    }
+    match command {
         StoreCommand::Acquire(_) => {
             into_step_result(decode::acquired(reply, me), StoreReply::Acquire)
         }

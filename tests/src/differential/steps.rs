@@ -9,7 +9,7 @@ use leasehold_server::{
         Acquired, Attached, Cancelled, Checked, HandOff, LimitSet, Outcome, Rejected, Released,
         Renewed, Revoked, Touched,
         memory::{
-            context::{Context, Grants},
+            context::{Bounds, Context, Grants},
             record::Record,
         },
     },
@@ -19,19 +19,18 @@ use leasehold_server::{
 pub const START_MS: u64 = 1_800_000_000_000;
 /// Time before which eras of [`Era::Recovering`] grant nothing.
 pub const RECOVERED_MS: u64 = START_MS + 20_000;
-/// Limit of the queue in these tests, low enough to be reached.
-pub const WAITERS_MAX: u32 = 3;
-/// Maximum number of holders in these tests.
-pub const HOLDERS_MAX: usize = 4;
-/// Maximum number of entries of a lease in these tests.
-pub const ENTRIES_MAX: usize = 3;
-/// Maximum number of listed attempts of a request in these tests.
-pub const ATTEMPTS_MAX: usize = 3;
-
-/// Maximum number of slots that a touch reads in these tests.
-pub const TOUCH_SLOTS_MAX: usize = 3;
-/// Maximum number of expired holders that a command ends in these tests.
-pub const EXPIRATIONS_MAX: usize = 2;
+/// Bounds of a record in these tests, low enough to be reached.
+pub const LOW_BOUNDS: Bounds = Bounds {
+    waiters_max: 3,
+    holders_max: 4,
+    entries_max: 3,
+    attempts_max: 3,
+    touch_slots_max: 3,
+    expirations_max: 2,
+    tombstones_max: 4,
+    released_max: 3,
+    expired_max: 3,
+};
 
 /// The era that the store holds at a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +61,7 @@ pub struct Step {
 }
 
 /// The request of a command.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the methods of the trait Store")]
 pub enum StoreCommand {
     Acquire(Box<AcquireCommand>),
@@ -100,6 +99,39 @@ pub enum StoreReply {
 type CommandResult<T> = Result<Outcome<T>, Rejected>;
 
 impl StoreCommand {
+    /// Executes the command on the specification.
+    pub fn execute(&self, record: &mut Record, context: &Context) -> StoreReply {
+        match self {
+            StoreCommand::Acquire(acquire) => StoreReply::Acquire(record.acquire(context, acquire)),
+            StoreCommand::Renew(lease, ttl, via) => {
+                let renewed = record.renew(context, lease, *ttl, *via);
+                StoreReply::Renew(renewed.map(Outcome::reply_only))
+            }
+            StoreCommand::Attach(lease, to) => {
+                StoreReply::Attach(record.attach(context, lease, *to))
+            }
+            StoreCommand::Release(lease, what, via) => {
+                StoreReply::Release(Ok(record.release(context, lease, *what, *via)))
+            }
+            StoreCommand::Cancel(request, attempt) => {
+                StoreReply::Cancel(Ok(record.cancel(context, *request, *attempt)))
+            }
+            StoreCommand::Touch(from) => StoreReply::Touch(record.touch(context, *from)),
+            StoreCommand::SetLimit(limit) => {
+                StoreReply::SetLimit(record.set_limit(context, *limit))
+            }
+            StoreCommand::Revoke(revoke) => StoreReply::Revoke(record.revoke(context, revoke)),
+            StoreCommand::Check(token) => {
+                StoreReply::Check(record.check(context, *token).map(Outcome::reply_only))
+            }
+            StoreCommand::Get => {
+                let state = record.get(context.now_us);
+                let known = state.last_fencing_token > 0 || state.queue_length > 0;
+                StoreReply::Get(Ok(Outcome::reply_only(known.then_some(state))))
+            }
+        }
+    }
+
     /// Returns true if the command removes the limit that an operator set.
     pub fn removes_limit(&self) -> bool {
         matches!(self, Self::SetLimit(None))
@@ -167,43 +199,8 @@ impl Step {
                 Era::Recovering => Grants::NotBefore(RECOVERED_MS),
                 Era::Other | Era::Absent => Grants::Never,
             },
-            waiters_max: WAITERS_MAX,
-            holders_max: HOLDERS_MAX,
-            entries_max: ENTRIES_MAX,
-            attempts_max: ATTEMPTS_MAX,
-            touch_slots_max: TOUCH_SLOTS_MAX,
-            expirations_max: EXPIRATIONS_MAX,
+            bounds: LOW_BOUNDS,
         };
-        match &self.verb {
-            StoreCommand::Acquire(acquire) => {
-                StoreReply::Acquire(record.acquire(&context, acquire))
-            }
-            StoreCommand::Renew(lease, ttl, via) => {
-                let renewed = record.renew(&context, lease, *ttl, *via);
-                StoreReply::Renew(renewed.map(Outcome::reply_only))
-            }
-            StoreCommand::Attach(lease, to) => {
-                StoreReply::Attach(record.attach(&context, lease, *to))
-            }
-            StoreCommand::Release(lease, what, via) => {
-                StoreReply::Release(Ok(record.release(&context, lease, *what, *via)))
-            }
-            StoreCommand::Cancel(request, attempt) => {
-                StoreReply::Cancel(Ok(record.cancel(&context, *request, *attempt)))
-            }
-            StoreCommand::Touch(from) => StoreReply::Touch(record.touch(&context, *from)),
-            StoreCommand::SetLimit(limit) => {
-                StoreReply::SetLimit(record.set_limit(&context, *limit))
-            }
-            StoreCommand::Revoke(revoke) => StoreReply::Revoke(record.revoke(&context, revoke)),
-            StoreCommand::Check(token) => {
-                StoreReply::Check(record.check(&context, *token).map(Outcome::reply_only))
-            }
-            StoreCommand::Get => {
-                let state = record.get(self.now_us);
-                let known = state.last_fencing_token > 0 || state.queue_length > 0;
-                StoreReply::Get(Ok(Outcome::reply_only(known.then_some(state))))
-            }
-        }
+        self.verb.execute(record, &context)
     }
 }

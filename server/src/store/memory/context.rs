@@ -1,7 +1,13 @@
 //! Context of a command: the time, the broker, the era and the limits, passed to a record as an
 //! argument.
 
-use crate::{lock::BrokerId, store::Rejected};
+use crate::{
+    lock::{
+        ATTEMPTS_MAX, BrokerId, ENTRIES_MAX, EXPIRED_MAX, HOLDERS_MAX, RELEASED_MAX,
+        TOMBSTONES_MAX, WAITERS_MAX,
+    },
+    store::Rejected,
+};
 
 /// Inputs of a command besides its arguments.
 #[derive(Debug, Clone, Copy)]
@@ -14,6 +20,12 @@ pub struct Context {
     pub not_after_ms: u64,
     /// Permission of the era to grant locks.
     pub grants: Grants,
+    pub bounds: Bounds,
+}
+
+/// Bounds of a record. Tests lower them, so that short sequences reach them.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
     /// Maximum number of waiters of the lock.
     pub waiters_max: u32,
     /// Maximum number of holders of the lock.
@@ -26,6 +38,12 @@ pub struct Context {
     pub touch_slots_max: usize,
     /// Maximum number of holders that one command expires.
     pub expirations_max: usize,
+    /// Maximum number of tombstones.
+    pub tombstones_max: usize,
+    /// Number of released leases that are retained regardless of their age.
+    pub released_max: u64,
+    /// Maximum number of expired leases that are retained.
+    pub expired_max: u64,
 }
 
 /// Permission of the era to make new grants.
@@ -35,6 +53,24 @@ pub enum Grants {
     NotBefore(u64),
     /// No grants at all, because the era is not the one that the broker verified.
     Never,
+}
+
+impl Default for Bounds {
+    /// Returns the bounds of the product, with as many slots and expirations per command as a lock
+    /// has holders.
+    fn default() -> Self {
+        Self {
+            waiters_max: WAITERS_MAX,
+            holders_max: HOLDERS_MAX as usize,
+            entries_max: ENTRIES_MAX,
+            attempts_max: ATTEMPTS_MAX,
+            touch_slots_max: HOLDERS_MAX as usize,
+            expirations_max: HOLDERS_MAX as usize,
+            tombstones_max: TOMBSTONES_MAX,
+            released_max: RELEASED_MAX,
+            expired_max: EXPIRED_MAX,
+        }
+    }
 }
 
 impl Context {

@@ -1,10 +1,10 @@
 //! Recently ended leases, retained for a while so that repeated commands get the right reply.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
-use super::{record::Record, tombstones::TombstoneKey};
+use super::{context::Context, record::Record, tombstones::TombstoneKey};
 use crate::{
-    lock::{AcquireCommand, LeaseBinding, LeaseId, RELEASED_MAX, TOMBSTONE_MS},
+    lock::{AcquireCommand, LeaseBinding, LeaseId, TOMBSTONE_MS},
     store::Released,
 };
 
@@ -16,14 +16,14 @@ const DELETION_DELAY_MS: u64 = 1_000;
 const PARTIAL_RELEASE_TTL_MAX_MS: u64 = 4_330_000;
 
 /// Ended leases of one kind, in the order in which they ended.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(super) struct EndedLeases {
     last: u64,
     order: VecDeque<(u64, u64, LeaseId)>,
-    leases: HashMap<LeaseId, EndStamp>,
+    leases: BTreeMap<LeaseId, EndStamp>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct EndStamp {
     seq: u64,
     at_ms: u64,
@@ -108,15 +108,15 @@ impl EndedLeases {
 
 impl Record {
     /// Returns how a lease that does not hold the lock ended, if its end is retained.
-    pub(super) fn ended(&self, lease_id: LeaseId, now: u64) -> Released {
+    pub(super) fn ended(&self, lease_id: LeaseId, context: &Context) -> Released {
         if self.holders.by_lease(lease_id).is_some() {
             Released::NotFound
-        } else if self.was_expired(lease_id, now) {
+        } else if self.was_expired(lease_id, context) {
             // Expiry is checked before release: a lock can be added to its lease again after a
             // release, but not after an expiry.
             let reason = self.expired.reason(&lease_id);
             reason.map_or(Released::Expired, |reason| Released::Revoked { reason })
-        } else if self.was_released(lease_id, now) {
+        } else if self.was_released(lease_id, context) {
             Released::Already { hold_count: 0 }
         } else {
             Released::NotFound
@@ -125,38 +125,40 @@ impl Record {
 
     /// Returns true if the lease that the call created or entered has ended, or if the entry of the
     /// call was released.
-    pub(super) fn has_ended(&self, acquire: &AcquireCommand, now: u64) -> bool {
+    pub(super) fn has_ended(&self, acquire: &AcquireCommand, context: &Context) -> bool {
         let lease_id = acquire.lease_id;
         let holds = self.holders.by_lease(lease_id).is_some();
         self.tombstones
-            .contains(TombstoneKey::Request(acquire.request), now)
-            || self.was_expired(lease_id, now)
+            .contains(TombstoneKey::Request(acquire.request), context.now())
+            || self.was_expired(lease_id, context)
             || match acquire.binding {
-                LeaseBinding::New => holds || self.is_newly_released(lease_id, now),
+                LeaseBinding::New => holds || self.is_newly_released(lease_id, context),
                 LeaseBinding::Existing => false,
-                LeaseBinding::Reentry(_) => !holds && self.was_released(lease_id, now),
+                LeaseBinding::Reentry(_) => !holds && self.was_released(lease_id, context),
             }
     }
 
     /// Returns true if the lock was released from the lease. The lease may have other locks.
-    fn was_released(&self, lease_id: LeaseId, now: u64) -> bool {
+    fn was_released(&self, lease_id: LeaseId, context: &Context) -> bool {
         let parts = &self.partial_releases;
         parts
             .get(&lease_id)
-            .is_some_and(|at| retains_partial_release(*at, now))
-            || self.is_newly_released(lease_id, now)
+            .is_some_and(|at| retains_partial_release(*at, context.now()))
+            || self.is_newly_released(lease_id, context)
     }
 
-    fn is_newly_released(&self, lease_id: LeaseId, now: u64) -> bool {
+    fn is_newly_released(&self, lease_id: LeaseId, context: &Context) -> bool {
+        let released_max = context.bounds.released_max;
         self.released
-            .is_recent_or_young(&lease_id, RELEASED_MAX, now, TOMBSTONE_MS)
+            .is_recent_or_young(&lease_id, released_max, context.now(), TOMBSTONE_MS)
     }
 
-    pub(super) fn record_released(&mut self, lease_id: LeaseId, now: u64) {
+    pub(super) fn record_released(&mut self, lease_id: LeaseId, context: &Context) {
+        let (now, released_max) = (context.now(), context.bounds.released_max);
         self.released.record(lease_id, now, None);
         let is_young = |at| at + TOMBSTONE_MS > now && !is_ahead(at, now);
         self.released
-            .evict(|seq, at, last| seq + RELEASED_MAX > last || is_young(at));
+            .evict(|seq, at, last| seq + released_max > last || is_young(at));
     }
 
     /// Records that the lock was released from a lease that may have other locks. The record is

@@ -4,7 +4,7 @@ use crate::lock::{AcquireCommand, ArgumentsHash, AttemptId, BrokerId, RequestHas
 
 /// A request that holds the lock or waits for it. A lease that has entered the lock again has
 /// several entries.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Entry {
     pub(super) request: RequestHash,
     pub(super) arguments: ArgumentsHash,
@@ -13,7 +13,7 @@ pub(super) struct Entry {
 }
 
 /// Attempts of a request that have not been cancelled.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(super) struct Attempts {
     /// Listed attempts, the newest last; at most `attempts_max` of the context.
     listed: Vec<Attempt>,
@@ -23,7 +23,7 @@ pub(super) struct Attempts {
 }
 
 /// One RPC that requests the lock.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Attempt {
     id: AttemptId,
     broker: BrokerId,

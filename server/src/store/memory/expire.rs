@@ -3,7 +3,7 @@
 
 use super::{context::Context, holders::HolderSlot, record::Record};
 use crate::{
-    lock::{EXPIRED_MAX, EXPIRED_MS, LeaseId},
+    lock::{EXPIRED_MS, LeaseId},
     store::{ChangeKind, LeaseEndCause, LeaseEndEvent},
 };
 
@@ -12,8 +12,8 @@ impl Record {
     /// command continues.
     pub(super) fn expire(&mut self, context: &Context) {
         let now = context.now();
-        for held in self.holders.expire(now, context.expirations_max) {
-            self.end_holder(&held, now);
+        for held in self.holders.expire(now, context.bounds.expirations_max) {
+            self.end_holder(&held, context);
         }
     }
 
@@ -24,50 +24,52 @@ impl Record {
         if held.is_some_and(|held| held.expires_ms <= now)
             && let Some(held) = self.holders.remove(lease_id)
         {
-            self.end_holder(&held, now);
+            self.end_holder(&held, context);
         }
     }
 
     /// Ends the hold of an expired holder. An unclaimed hand-off returns to its queue position, and
     /// its end is not recorded.
-    fn end_holder(&mut self, held: &HolderSlot, now: u64) {
+    fn end_holder(&mut self, held: &HolderSlot, context: &Context) {
         match held.queue_sequence {
             Some(sequence) => self.queue.return_to_queue(sequence, held),
-            None => self.end_lease(held, now),
+            None => self.end_lease(held, context),
         }
     }
 
     /// Ends a lease as if it expired now.
-    pub(super) fn expire_now(&mut self, lease_id: LeaseId, now: u64) {
+    pub(super) fn expire_now(&mut self, lease_id: LeaseId, context: &Context) {
         if let Some(mut held) = self.remove_holder(lease_id) {
-            held.expires_ms = now;
-            self.end_lease(&held, now);
+            held.expires_ms = context.now();
+            self.end_lease(&held, context);
         }
     }
 
-    fn end_lease(&mut self, held: &HolderSlot, now: u64) {
+    fn end_lease(&mut self, held: &HolderSlot, context: &Context) {
         let kind = match held.revoke_reason {
             Some(_) => ChangeKind::Revoked,
             None => ChangeKind::Expired,
         };
-        self.record_holder(kind, held, now);
+        self.record_holder(kind, held, context.now());
         self.end_events.push(end_event(held));
         self.apply_lock_delay(held);
-        self.record_expired(held, now);
+        self.record_expired(held, context);
     }
 
     /// Returns true if the lease has expired and its end is retained.
-    pub(super) fn was_expired(&self, lease_id: LeaseId, now: u64) -> bool {
+    pub(super) fn was_expired(&self, lease_id: LeaseId, context: &Context) -> bool {
+        let expired_max = context.bounds.expired_max;
         self.expired
-            .is_recent_and_young(&lease_id, EXPIRED_MAX, now, EXPIRED_MS)
+            .is_recent_and_young(&lease_id, expired_max, context.now(), EXPIRED_MS)
     }
 
     /// Retains the end of an expired lease, so that repeated commands get the right reply.
-    fn record_expired(&mut self, held: &HolderSlot, now: u64) {
+    fn record_expired(&mut self, held: &HolderSlot, context: &Context) {
+        let (now, expired_max) = (context.now(), context.bounds.expired_max);
         self.expired
             .record(held.lease_id, held.expires_ms, held.revoke_reason.clone());
         self.expired
-            .evict(|seq, at, last| seq + EXPIRED_MAX > last && at + EXPIRED_MS > now);
+            .evict(|seq, at, last| seq + expired_max > last && at + EXPIRED_MS > now);
     }
 }
 
@@ -95,9 +97,8 @@ mod tests {
 
     use tokio::time::advance;
 
-    use super::*;
     use crate::{
-        lock::{BrokerId, ExpectedAttachment, LeaseRef, expiry_ms},
+        lock::{BrokerId, EXPIRED_MAX, ExpectedAttachment, LeaseRef, expiry_ms},
         store::{
             Acquired, Renewed, Store as _,
             memory::Memory,

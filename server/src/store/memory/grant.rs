@@ -38,7 +38,7 @@ impl Record {
 
     pub(super) fn fits(&self, context: &Context, weight: u32) -> bool {
         self.lock_delay_until_ms <= context.now()
-            && self.holders.len() < context.holders_max
+            && self.holders.len() < context.bounds.holders_max
             && self.holders.used() + weight <= self.limit
     }
 

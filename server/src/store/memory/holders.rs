@@ -1,6 +1,6 @@
 //! Holders of one lock in numbered slots, with their total weight and their expiry bounds.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use super::{entry::Entry, queue::Queue};
 use crate::lock::{
@@ -8,7 +8,7 @@ use crate::lock::{
 };
 
 /// A holder: its lease, its entries and its expiry.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct HolderSlot {
     pub(super) lease_id: LeaseId,
     /// Entries of the lease, never empty. The strongest entry is first and determines the weight of
@@ -32,12 +32,12 @@ pub(super) struct HolderSlot {
 }
 
 /// All holders. A new holder uses the slot that became free last, if there is a free slot.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(super) struct Holders {
     slots: Vec<Option<HolderSlot>>,
     free_slots: Vec<usize>,
-    leases: HashMap<LeaseId, usize>,
-    requests: HashMap<RequestHash, usize>,
+    leases: BTreeMap<LeaseId, usize>,
+    requests: BTreeMap<RequestHash, usize>,
     used: u32,
     /// Lower bound of the expiry of all holders; exact while there is only one.
     earliest_ms: u64,

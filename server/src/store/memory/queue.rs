@@ -1,6 +1,6 @@
 //! Queue of one lock: the order of its waiters, and the activity of their brokers.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use super::{
     context::Context,
@@ -13,7 +13,7 @@ use crate::lock::{
 };
 
 /// A queued request.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Waiter {
     pub(super) lease_id: LeaseId,
     pub(super) entry: Entry,
@@ -33,26 +33,26 @@ pub(super) struct Waiter {
 }
 
 /// The queue. A provisional holder keeps its queue position.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(super) struct Queue {
     last_sequence: u64,
     until_ms: u64,
     waiters: BTreeMap<u64, Waiter>,
-    sequences: HashMap<RequestHash, u64>,
+    sequences: BTreeMap<RequestHash, u64>,
     touches: Touches,
 }
 
 /// Times of the last touch of each broker.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 struct Touches {
-    brokers: HashMap<BrokerId, Touch>,
+    brokers: BTreeMap<BrokerId, Touch>,
     /// Last touch by any broker, on the store's clock and on the activity clock. The activity clock
     /// does not count gaps of more than [`TOUCH_STALL_MS`] between touches, and is used to measure
     /// silence.
     last: Touch,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 struct Touch {
     ms: u64,
     active_clock_ms: u64,
@@ -198,7 +198,12 @@ impl Queue {
             let presence = |broker| self.touches.presence(broker, this_broker, now);
             waiter.entry.attempts = waiter.attempts_at(attachment);
             let attempts = &mut waiter.entry.attempts;
-            attempts.add_waiting(acquire.attempt, this_broker, context.attempts_max, presence)
+            attempts.add_waiting(
+                acquire.attempt,
+                this_broker,
+                context.bounds.attempts_max,
+                presence,
+            )
         })
     }
 

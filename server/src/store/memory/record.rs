@@ -3,7 +3,7 @@
 //! Time, broker and era are arguments. The Lua scripts under `store/redis/lua` implement the same
 //! commands, and the differential test verifies that both behave identically.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use super::{
     context::{Context, Grants},
@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// The record of a lock that was used recently.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Record {
     pub(super) last_fencing_token: u64,
     /// Maximum total weight of the holders. Valid while the lock has holders or waiters.
@@ -40,7 +40,7 @@ pub struct Record {
     pub(super) released: EndedLeases,
     /// Leases from which the lock was released, with the time until which they may be presented
     /// with this lock.
-    pub(super) partial_releases: HashMap<LeaseId, u64>,
+    pub(super) partial_releases: BTreeMap<LeaseId, u64>,
     pub(super) expired: EndedLeases,
     pub(super) tombstones: Tombstones,
     /// Changes for watches.
@@ -90,7 +90,7 @@ impl Record {
             context.check_era()?;
             entry
                 .attempts
-                .add(acquire.attempt, context.broker, context.attempts_max);
+                .add(acquire.attempt, context.broker, context.bounds.attempts_max);
             let moved = self.attach_to(lease_id, attachment);
             let extended = self.extend(lease_id, now, None);
             let reply = extended.map_or(Acquired::Ended, Acquired::Granted);
@@ -100,7 +100,7 @@ impl Record {
             });
         }
         self.expire_lease(context, acquire.lease_id);
-        if self.has_ended(acquire, now) {
+        if self.has_ended(acquire, context) {
             return reply(Acquired::Ended);
         }
         let mut waits = None;
@@ -162,7 +162,7 @@ impl Record {
                 (None, None) => Renewed::MaxHold,
             });
         }
-        Ok(match self.ended(lease.lease_id, now) {
+        Ok(match self.ended(lease.lease_id, context) {
             Released::Already { .. } => Renewed::Released,
             Released::Expired => Renewed::Expired,
             Released::Revoked { reason } => Renewed::Revoked { reason },
@@ -178,13 +178,12 @@ impl Record {
         release: ReleaseScope,
         via: ExpectedAttachment,
     ) -> Outcome<Released> {
-        let now = context.now();
         self.expire(context);
         self.expire_lease(context, lease.lease_id);
         let released = match self.holds(lease) {
             true if self.is_on_other_stream(lease, via) => Released::Elsewhere,
-            true => self.release_entries(lease, release, now),
-            false => self.ended(lease.lease_id, now),
+            true => self.release_entries(lease, release, context),
+            false => self.ended(lease.lease_id, context),
         };
         self.grant_and_reply(context, released)
     }
@@ -211,7 +210,8 @@ impl Record {
             Some(false) => {}
             Some(true) => return Outcome::reply_only(Cancelled::Kept),
             None => {
-                self.tombstones.insert(TombstoneKey::Attempt(attempt), now);
+                self.tombstones
+                    .insert(TombstoneKey::Attempt(attempt), context);
                 return Outcome::reply_only(match has_entry {
                     true => Cancelled::Kept,
                     false => Cancelled::Unknown,
@@ -253,8 +253,8 @@ impl Record {
             .holders
             .slots()
             .skip(from - 1)
-            .take(context.touch_slots_max);
-        let after = from + context.touch_slots_max;
+            .take(context.bounds.touch_slots_max);
+        let after = from + context.bounds.touch_slots_max;
         let held = slots.flatten().filter_map(|held| {
             let entry = &held.entries[0];
             (entry.attempts.broker() == Some(context.broker)).then(|| HandOff {
@@ -357,7 +357,7 @@ impl Record {
                 self.grant(context, Waiter::new(context, acquire, now), None);
                 self.granted(acquire, now)
             }
-            Ok(()) if acquire.wait_ms > 0 && self.queue.len() >= context.waiters_max => {
+            Ok(()) if acquire.wait_ms > 0 && self.queue.len() >= context.bounds.waiters_max => {
                 Acquired::QueueFull
             }
             Ok(()) => {

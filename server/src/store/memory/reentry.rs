@@ -47,14 +47,14 @@ impl Record {
             Acquired::UpgradeDenied
         } else if has_ended {
             Acquired::Ended
-        } else if hold_count >= context.entries_max {
+        } else if hold_count >= context.bounds.entries_max {
             Acquired::TooManyEntries
         } else {
             let mut entry = Entry::new(acquire, context.broker);
             if let Some(waited) = &waited {
                 entry.attempts = waited.attempts_at(acquire.stream);
                 let attempts = &mut entry.attempts;
-                attempts.add(acquire.attempt, context.broker, context.attempts_max);
+                attempts.add(acquire.attempt, context.broker, context.bounds.attempts_max);
             }
             self.holders.add_entry(acquire.lease_id, entry);
             let extended = self.extend(acquire.lease_id, context.now(), None);
@@ -72,8 +72,9 @@ impl Record {
         &mut self,
         lease: &LeaseRef,
         release: ReleaseScope,
-        now: u64,
+        context: &Context,
     ) -> Released {
+        let now = context.now();
         let Some(held) = self.holders.by_lease(lease.lease_id) else {
             return Released::NotFound;
         };
@@ -95,7 +96,8 @@ impl Record {
             ReleaseScope::All | ReleaseScope::Lock | ReleaseScope::ExpireNow => Vec::new(),
         };
         for request in ended_requests {
-            self.tombstones.insert(TombstoneKey::Request(request), now);
+            self.tombstones
+                .insert(TombstoneKey::Request(request), context);
         }
         if !has_entry {
             let hold_count = self.hold_count(lease);
@@ -105,7 +107,7 @@ impl Record {
             ReleaseScope::Entry(request) => self.remove_entry(request),
             ReleaseScope::All | ReleaseScope::Lock => self.remove_holder(lease.lease_id),
             ReleaseScope::ExpireNow => {
-                self.expire_now(lease.lease_id, now);
+                self.expire_now(lease.lease_id, context);
                 None
             }
         };
@@ -119,12 +121,12 @@ impl Record {
         let hold_count = self.hold_count(lease);
         match release {
             _ if hold_count > 0 => {}
-            ReleaseScope::All => self.record_released(lease.lease_id, now),
+            ReleaseScope::All => self.record_released(lease.lease_id, context),
             ReleaseScope::Lock | ReleaseScope::Entry(_) => {
                 self.record_partial_release(lease.lease_id, now, until_ms);
                 // A lock that was added to a lease may be added to the lease again.
                 if !added {
-                    self.record_released(lease.lease_id, now);
+                    self.record_released(lease.lease_id, context);
                 }
             }
             ReleaseScope::ExpireNow => {}

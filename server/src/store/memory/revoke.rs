@@ -20,7 +20,9 @@ impl Record {
         let held = self.holders.by_lease(revoke.lease_id);
         let on = held.and_then(|held| held.stream);
         let Some(holder) = held.and_then(|held| self.to_holder(held, now)) else {
-            return Ok(Outcome::reply_only(self.not_revoked(revoke.lease_id, now)));
+            return Ok(Outcome::reply_only(
+                self.not_revoked(revoke.lease_id, context),
+            ));
         };
         let revoked = Revoked::Taken {
             holder: Box::new(holder),
@@ -32,7 +34,7 @@ impl Record {
         }
         self.cap_max_hold(revoke, now);
         if revoke.mode == RevokeMode::Immediate {
-            self.expire_now(revoke.lease_id, now);
+            self.expire_now(revoke.lease_id, context);
         }
         Ok(self.grant_and_reply(context, revoked))
     }
@@ -54,8 +56,8 @@ impl Record {
         held.revoke_reason = Some(revoke.reason.clone());
     }
 
-    fn not_revoked(&self, lease_id: LeaseId, now: u64) -> Revoked {
-        match self.ended(lease_id, now) {
+    fn not_revoked(&self, lease_id: LeaseId, context: &Context) -> Revoked {
+        match self.ended(lease_id, context) {
             Released::Revoked { .. } => Revoked::Already,
             Released::Expired => Revoked::Expired,
             Released::Already { .. } => Revoked::Released,

@@ -7,7 +7,7 @@ use crate::{
 };
 
 /// Changes that have not been sent yet.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct ChangeLog {
     /// True if at least one broker watches.
     pub is_on: bool,

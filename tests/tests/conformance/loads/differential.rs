@@ -9,6 +9,7 @@ use leasehold_tests::{
         mutants::{MUTANTS, Mutant, revoking::MUTANTS_OF_REVOKING, several::MUTANTS_OF_SEVERAL},
         outcome_counts::OutcomeCounts,
         script_runner::ScriptRunner,
+        steps::LOW_BOUNDS,
     },
     redis::shared_server::own_nodes,
     scale::{print_figures, scaled_count},
@@ -82,7 +83,7 @@ fn the_scripts_answer_like_the_specification() {
         first + sequences - 1
     ));
     let run = |thread| {
-        let mut machine = ScriptRunner::new(own_nodes()[thread], str::to_owned);
+        let mut machine = ScriptRunner::new(own_nodes()[thread], LOW_BOUNDS, str::to_owned);
         let mut counts = OutcomeCounts::default();
         for seed in (first + thread as u64..first + sequences).step_by(THREADS) {
             if let Some(difference) = compare(seed, &mut machine, &mut counts) {
@@ -144,7 +145,7 @@ fn every_mutant_is_found() {
 
 fn found_after(addr: SocketAddr, mutant: &Mutant) -> Option<u64> {
     let is_edited = std::cell::Cell::new(false);
-    let mut machine = ScriptRunner::new(addr, |text| {
+    let mut machine = ScriptRunner::new(addr, LOW_BOUNDS, |text| {
         is_edited.set(is_edited.get() || text.contains(mutant.right));
         text.replace(mutant.right, mutant.wrong)
     });

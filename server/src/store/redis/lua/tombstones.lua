@@ -11,5 +11,5 @@ local function add_tombstone(id)
     if known_id ~= id and tonumber(until_ms) > now then kept[#kept + 1] = known_id .. '|' .. until_ms end
   end
   kept[#kept + 1] = id .. '|' .. now + TOMBSTONE_TTL
-  changed.a = table.concat(kept, ',', math.max(#kept - 255, 1))
+  changed.a = table.concat(kept, ',', math.max(#kept - TOMBSTONES_MAX + 1, 1))
 end
