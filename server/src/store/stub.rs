@@ -1,4 +1,5 @@
-//! A store for unit tests that answers only listings and watches, and counts commands.
+//! A store for unit tests that answers only listings, watches and, on request, the commands of calls
+//! that wait. Counts commands.
 
 use std::{
     future::pending,
@@ -31,7 +32,10 @@ pub(crate) struct StubStore {
     locks: usize,
     /// Duration of each step.
     step_duration: Duration,
+    /// Duration of each touch, if calls are queued.
+    touch_duration: Option<Duration>,
     commands_sent: AtomicUsize,
+    rejoins_sent: AtomicUsize,
 }
 
 impl StubStore {
@@ -43,6 +47,20 @@ impl StubStore {
             step_duration,
             ..Self::default()
         }
+    }
+
+    /// Creates a store that queues every call and never grants a lock, with touches of duration
+    /// `touch_duration`.
+    pub(crate) fn queueing(touch_duration: Duration) -> Self {
+        Self {
+            touch_duration: Some(touch_duration),
+            ..Self::default()
+        }
+    }
+
+    /// Returns the number of calls that were sent again because their position may be lost.
+    pub(crate) fn rejoins_sent(&self) -> usize {
+        self.rejoins_sent.load(Relaxed)
     }
 
     /// Returns the number of commands sent, watches excluded.
@@ -98,8 +116,19 @@ fn idle_state() -> LockState {
 
 #[async_trait]
 impl Store for StubStore {
-    async fn acquire(&self, _: &AcquireCommand) -> Result<Acquired, StoreError> {
-        self.never_reply().await
+    async fn acquire(&self, acquire: &AcquireCommand) -> Result<Acquired, StoreError> {
+        if self.touch_duration.is_none() {
+            return self.never_reply().await;
+        }
+        self.rejoins_sent
+            .fetch_add(usize::from(acquire.rejoin), Relaxed);
+        Ok(Acquired::Queued {
+            next_event_ms: 0,
+            sequence: 1,
+            position: 1,
+            last_fencing_token: 0,
+            era: None,
+        })
     }
 
     async fn renew(
@@ -134,7 +163,17 @@ impl Store for StubStore {
     }
 
     async fn touch(&self, _: &LockKey) -> Result<Touched, StoreError> {
-        self.never_reply().await
+        let Some(touch_duration) = self.touch_duration else {
+            return self.never_reply().await;
+        };
+        sleep(touch_duration).await;
+        Ok(Touched {
+            rejoin: false,
+            next_event_ms: 0,
+            held: Vec::new(),
+            more_from: None,
+            era: None,
+        })
     }
 
     async fn set_limit(&self, _: &LockKey, _: Option<u32>) -> Result<LimitSet, StoreError> {
@@ -185,7 +224,10 @@ impl Store for StubStore {
     }
 
     async fn deployment_key(&self) -> Result<DeploymentKey, StoreError> {
-        self.never_reply().await
+        if self.touch_duration.is_none() {
+            return self.never_reply().await;
+        }
+        Ok(DeploymentKey::random())
     }
 
     fn listen(&self, _: Listener) {}

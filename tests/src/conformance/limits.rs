@@ -104,6 +104,32 @@ pub async fn t24_waiters_that_can_never_fit_are_refused(store_fixture: &StoreFix
     store_fixture.claim_next_hand_off(2, &behind).await;
 }
 
+/// The message that a limit was lowered may be lost. A touch then asks the broker to repeat its
+/// calls, also if another broker granted the lock to a waiter behind the one that can never fit.
+pub async fn a_waiter_that_can_never_fit_is_found_by_touch(store_fixture: &StoreFixture) {
+    let held = acquire_permits(store_fixture, 5, 5).await;
+    let heavy = waiting_permits_call(store_fixture, 4, 5);
+    let (light, wide) = (
+        waiting_permits_call(store_fixture, 1, 5),
+        waiting_permits_call(store_fixture, 3, 5),
+    );
+    for call in [&heavy, &light, &wide] {
+        store_fixture.expect_queued(1, call).await;
+    }
+    store_fixture.set_limit(0, 3).await;
+    store_fixture.release(0, &held).await;
+    store_fixture.claim_next_hand_off(1, &light).await;
+    assert!(store_fixture.touch(1).await.rejoin);
+    assert_eq!(
+        store_fixture
+            .expect_limit_mismatch(1, &new_attempt(&heavy))
+            .await,
+        3
+    );
+    store_fixture.expect_queued(1, &new_attempt(&wide)).await;
+    assert!(!store_fixture.touch(1).await.rejoin);
+}
+
 pub async fn t24_a_repeat_never_checks_a_set_limit(store_fixture: &StoreFixture) {
     let call = permits_call(store_fixture, 4, 5);
     let held = store_fixture.expect_granted(0, &call).await;

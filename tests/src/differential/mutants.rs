@@ -208,9 +208,9 @@ pub const MUTANTS: [Mutant; 92] = [
         "",
     ),
     mutant(
-        "waiters that can never fit stay in the queue",
-        "tonumber(w.weight) > holders.limit then",
-        "false then",
+        "a waiter that can never fit blocks the queue",
+        "broker and can_fit and not",
+        "broker and not",
     ),
     mutant(
         "a set limit is forgotten",
@@ -289,12 +289,12 @@ pub const MUTANTS: [Mutant; 92] = [
     ),
     mutant(
         "a lease is granted beside itself",
-        "if broker and not holder_of(w.lease) then",
-        "if broker then",
+        "if broker and can_fit and not holder_of(w.lease) then",
+        "if broker and can_fit then",
     ),
     mutant(
         "a broker is not notified that one of its calls may enter",
-        "rejoin = rejoin or has_reentrant_waiter",
+        "rejoin = rejoin or must_repeat",
         "",
     ),
     mutant(

@@ -351,6 +351,7 @@ on_every_store! {
         t24_shrinking_stops_grants_until_enough_have_left
         t24_growing_admits_waiters_at_once
         t24_waiters_that_can_never_fit_are_refused
+        a_waiter_that_can_never_fit_is_found_by_touch
         t24_a_repeat_never_checks_a_set_limit
         a_set_limit_keeps_other_kinds_of_lock_out
         a_limit_is_not_set_on_another_kind_of_lock_in_use

@@ -16,9 +16,9 @@ pub(super) struct GrantRound {
     pub(super) hand_offs: Vec<HandOff>,
     /// True if the next waiter was not granted the lock, so that new requests must queue behind it.
     pub(super) is_blocked: bool,
-    /// True if a waiter of this broker was skipped because its lease holds the lock. The waiter
-    /// must repeat its request to enter.
-    pub(super) may_enter: bool,
+    /// True if a waiter of this broker was skipped and must repeat its request: its lease holds the
+    /// lock, or it needs more than the limit.
+    pub(super) must_repeat: bool,
 }
 
 impl Record {
@@ -47,7 +47,7 @@ impl Record {
         let mut advanced = GrantRound {
             hand_offs: Vec::new(),
             is_blocked: self.queue.len() > 0,
-            may_enter: false,
+            must_repeat: false,
         };
         if !advanced.is_blocked || context.check_era().is_err() {
             return advanced;
@@ -66,7 +66,7 @@ impl Record {
             for waiter in passed.removed {
                 self.record_waiter(ChangeKind::Abandoned, &waiter, context.now());
             }
-            advanced.may_enter |= passed.may_enter;
+            advanced.must_repeat |= passed.must_repeat;
             advanced.is_blocked = next.is_some();
             let Some(next) = next.filter(|next| self.fits(context, next.weight)) else {
                 return advanced;

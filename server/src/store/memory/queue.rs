@@ -73,8 +73,9 @@ pub(super) struct NextWaiter {
 pub(super) struct SkippedWaiters {
     /// Waiters that were removed from the queue.
     pub(super) removed: Vec<Waiter>,
-    /// True if the lease of a skipped waiter of this broker holds the lock.
-    pub(super) may_enter: bool,
+    /// True if a skipped waiter of this broker must repeat its request: its lease holds the lock, or
+    /// it needs more than the limit.
+    pub(super) must_repeat: bool,
 }
 
 impl Waiter {
@@ -239,8 +240,9 @@ impl Queue {
     /// Returns the first waiter, at `from` or behind it, that can be granted the lock. Returns
     /// `None` if no waiter has a broker that is known to be alive.
     ///
-    /// Removes waiters that have timed out, that can never fit, or whose brokers are gone. A waiter
-    /// whose lease holds the lock is skipped, because it enters by repeating its request.
+    /// Removes waiters that have timed out, or whose brokers are gone. A waiter whose lease holds
+    /// the lock is skipped, because it enters by repeating its request, and so is a waiter that can
+    /// never fit, because its broker must be notified.
     pub(super) fn next(
         &mut self,
         mut from: u64,
@@ -256,7 +258,7 @@ impl Queue {
                 continue;
             }
             let weight = waiter.entry.weight;
-            if waiter.has_timed_out(now) || weight > limit {
+            if waiter.has_timed_out(now) {
                 passed.removed.extend(self.remove_at(sequence));
                 continue;
             }
@@ -265,8 +267,8 @@ impl Queue {
                 .touches
                 .live(&brokers, this_broker, now, waiter.lapsed_at_ms)
             {
-                if holds(waiter.lease_id) {
-                    passed.may_enter |= broker == this_broker;
+                if weight > limit || holds(waiter.lease_id) {
+                    passed.must_repeat |= broker == this_broker;
                     continue;
                 }
                 return Some(NextWaiter {

@@ -246,7 +246,7 @@ impl Record {
         }
         let GrantRound {
             hand_offs,
-            may_enter,
+            must_repeat,
             ..
         } = self.grant_waiters(context);
         let slots = self
@@ -265,7 +265,7 @@ impl Record {
             })
         });
         let reply = Touched {
-            rejoin: rejoin || may_enter,
+            rejoin: rejoin || must_repeat,
             next_event_ms: self.next_event_ms(context),
             held: held.collect(),
             more_from: (self.holders.slots().count() >= after).then_some(after),
@@ -342,7 +342,7 @@ impl Record {
         let mut advanced = GrantRound {
             hand_offs: Vec::new(),
             is_blocked: true,
-            may_enter: false,
+            must_repeat: false,
         };
         match context.check_era() {
             Ok(()) => advanced = self.grant_waiters(context),

@@ -32,14 +32,14 @@ local function next_broker(w)
   return broker_of(chosen), false
 end
 
--- True if a waiter of this broker was skipped because its lease already holds the lock: it has to
--- send acquire again.
-local has_reentrant_waiter = false
+-- True if a waiter of this broker was skipped and has to send acquire again: its lease already holds
+-- the lock, or it needs more than the limit.
+local must_repeat = false
 
 -- Returns the first waiter from queue position `position` on that can be granted the lock, and its
--- queue position. Drops waiters whose wait has timed out, that need more than the whole limit, or
--- whose brokers are gone. Skips waiters of silent brokers, and waiters whose lease holds the lock:
--- they re-enter it by a repeated acquire.
+-- queue position. Drops waiters whose wait has timed out, or whose brokers are gone. Skips waiters of
+-- silent brokers, waiters whose lease holds the lock, which re-enter it by a repeated acquire, and
+-- waiters that need more than the limit, which are rejected when they repeat theirs.
 local function next_waiter(position)
   local seen = 0
   while queue.n > 0 and position <= queue.tail do
@@ -51,13 +51,14 @@ local function next_waiter(position)
     local w, gone = read_waiter(position), false
     if w and not w.slot then
       -- the waiter's broker, whose clock may be slower by a fifth, ends the wait before
-      if w.since + expiry(w.until_ms - w.since) <= now or tonumber(w.weight) > holders.limit then
+      if w.since + expiry(w.until_ms - w.since) <= now then
         gone = true
       else
         local broker
         broker, gone = next_broker(w)
-        if broker and not holder_of(w.lease) then return w, position end
-        has_reentrant_waiter = has_reentrant_waiter or broker == broker_id
+        local can_fit = tonumber(w.weight) <= holders.limit
+        if broker and can_fit and not holder_of(w.lease) then return w, position end
+        must_repeat = must_repeat or broker == broker_id
       end
       if gone then
         record_change('ABANDONED', w)

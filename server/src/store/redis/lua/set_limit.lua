@@ -1,6 +1,6 @@
 -- SetLimit: fixes the limit of a semaphore, whatever limit its callers send. If the limit is
 -- lowered, all brokers with waiters are notified to send acquire again. Waiters that can never fit
--- are rejected then, or when they become first in the queue.
+-- are rejected then, or after a touch of their broker while the lock has room.
 --
 -- value: 0 removes the limit; a lock in use keeps the limit until it is idle.
 local function verb(value)

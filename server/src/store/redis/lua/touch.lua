@@ -10,7 +10,7 @@ local function verb(from)
   local rejoin = not touched_ms or silent > BROKER_SILENT_AFTER
   if touched_ms then touch_queue() end
   advance()
-  rejoin = rejoin or has_reentrant_waiter
+  rejoin = rejoin or must_repeat
   local mine, first = {}, tonumber(from)
   local last = math.min(first + REPORTED_SLOTS_MAX - 1, holders.top)
   read_holders(first, last)
