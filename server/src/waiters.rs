@@ -13,7 +13,10 @@ use tokio::{
 };
 
 use crate::{
-    lock::{AcquireCommand, AttemptId, FencingToken, LeaseId, LockKey, LockState, RequestHash},
+    lock::{
+        AcquireCommand, AttemptId, FencingToken, LeaseId, LockKey, LockState, RequestHash,
+        expiry_ms,
+    },
     store::EraId,
 };
 
@@ -59,6 +62,8 @@ struct LockQueue {
     changed: Arc<Notify>,
     /// Era of the store in which the calls are queued.
     era: Option<EraId>,
+    /// Time at which the last touch with a reply was sent.
+    touch_sent_at: Option<Instant>,
     snapshot_at: Option<Instant>,
     snapshot: watch::Sender<LockSnapshot>,
 }
@@ -67,6 +72,10 @@ struct LockQueue {
 struct Waiter {
     attempt: AttemptId,
     lease_id: LeaseId,
+    /// Time for which a touch reports a grant to the call.
+    grant_reported_for: Duration,
+    /// Time at which the last `acquire` of the call was sent.
+    acquire_sent_at: Instant,
     signals: mpsc::Sender<Signal>,
 }
 
@@ -89,6 +98,8 @@ impl WaiterRegistry {
         let waiter = Waiter {
             attempt,
             lease_id: acquire.lease_id,
+            grant_reported_for: grant_reported_for(acquire),
+            acquire_sent_at: Instant::now(),
             signals: sender,
         };
         self.locked()
@@ -128,6 +139,35 @@ impl WaiterRegistry {
     pub fn rejoin(&self, lock: &LockKey) {
         if let Some(queue) = self.locked().get(lock) {
             queue.rejoin();
+        }
+    }
+
+    /// Records that `acquire` is sent for a call.
+    pub fn record_acquire(&self, acquire: &AcquireCommand) {
+        let mut queues = self.locked();
+        let queue = queues.get_mut(&acquire.lock);
+        let waiters = queue.and_then(|queue| queue.calls.get_mut(&acquire.request));
+        for waiter in waiters.into_iter().flatten() {
+            if waiter.attempt == acquire.attempt {
+                waiter.acquire_sent_at = Instant::now();
+            }
+        }
+    }
+
+    /// Records a touch that was sent at `sent_at` and has a reply. A grant to a waiting call whose
+    /// notification was lost may have been made and have expired since the touch before. The calls
+    /// to which that may have happened are signalled to send `acquire` again.
+    pub fn record_touch(&self, lock: &LockKey, sent_at: Instant) {
+        let mut queues = self.locked();
+        let Some(queue) = queues.get_mut(lock) else {
+            return;
+        };
+        let previous_sent_at = queue.touch_sent_at.replace(sent_at);
+        for waiter in queue.calls.values().flatten() {
+            let checked_at = previous_sent_at.max(Some(waiter.acquire_sent_at));
+            if checked_at.is_some_and(|at| at.elapsed() >= waiter.grant_reported_for) {
+                let _ = waiter.signals.try_send(Signal::Rejoin);
+            }
         }
     }
 
@@ -289,6 +329,13 @@ impl Drop for Registration {
             None => drop(queues.remove(&self.lock)),
         }
     }
+}
+
+/// Returns the time for which a touch reports a grant to the call: the expiry of the lease, on a
+/// clock that runs slower than that of the store by a fifth.
+fn grant_reported_for(acquire: &AcquireCommand) -> Duration {
+    let validity = acquire.options.effective_ttl(acquire.ttl);
+    Duration::from_millis(expiry_ms(validity.as_millis())) * 5 / 6
 }
 
 #[cfg(test)]

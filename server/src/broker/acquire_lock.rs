@@ -69,6 +69,7 @@ impl LockAcquisition<'_> {
     /// Sends `acquire` to the store once. `Err(Held)` means that the lock was not granted yet.
     async fn request(&mut self) -> Result<Grant, LockError> {
         self.note_heartbeat();
+        self.broker.waiters.record_acquire(&self.acquire);
         let store_call = self.broker.quotas.begin_store_call();
         let result = self.broker.store.acquire(&self.acquire).await;
         drop(store_call);

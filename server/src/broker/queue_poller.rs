@@ -9,8 +9,8 @@ use tokio::time::Instant;
 use super::{Broker, with_permit};
 use crate::{lock::LockKey, store::Touched, waiters::Signal};
 
-/// Interval between touches. Shorter than the expiry of the shortest lease, so that the expiry of
-/// each holder is known before it happens.
+/// Interval between touches. Shorter than the expiry of the shortest lease, so that a touch reports
+/// each grant before it expires.
 const TOUCH_INTERVAL: Duration = Duration::from_millis(1_000);
 /// Maximum rate of touches. With more queues the interval grows up to [`TOUCH_INTERVAL_MAX`],
 /// because the store treats a broker as silent after 6 s without a touch.
@@ -67,9 +67,11 @@ impl Broker {
             let Ok(permit) = self.touch_permits.acquire().await else {
                 return;
             };
+            let sent_at = Instant::now();
             // Errors are ignored: the store logs them, and the next touch repairs the state.
             if let Ok(touched) = with_permit(permit, self.store.touch(&lock)).await {
                 self.apply_touch(&lock, &touched);
+                self.waiters.record_touch(&lock, sent_at);
                 self.refresh_snapshot(&lock).await;
             }
         }
@@ -123,6 +125,7 @@ mod tests {
     use super::*;
     use crate::{
         broker::{PERMIT_HOLD_MAX, TOUCHES_IN_FLIGHT_MAX},
+        lock::{AcquireCall, RequestId, Target, Ttl},
         store::stub::{StubStore, acquire, lock},
     };
 
@@ -148,6 +151,34 @@ mod tests {
             registrations.len(),
             "late ones let others pass"
         );
+    }
+
+    /// A grant whose notification was lost is reported by touches until it expires.
+    #[tokio::test(start_paused = true)]
+    async fn calls_are_repeated_if_a_grant_may_have_expired_between_touches() {
+        for (touch_duration, is_repeated) in [(10, false), (2_000, true)] {
+            let store = Arc::new(StubStore::queueing(Duration::from_millis(touch_duration)));
+            let broker = Broker::unlimited(store.clone());
+            let command = acquire(&lock("a"), 0);
+            let call = AcquireCall {
+                targets: vec![Target {
+                    lock: command.lock,
+                    mode: command.mode,
+                }],
+                under: None,
+                owner: command.owner,
+                ttl: Ttl::from_stored(2_000),
+                options: command.options,
+                wait_ms: command.wait_ms,
+                request_id: RequestId::random(),
+                arguments: command.arguments,
+            };
+            let tasks = broker.tasks.clone();
+            let waiting = tasks.spawn(async move { broker.acquire(&Arc::default(), call).await });
+            sleep(Duration::from_secs(10)).await;
+            assert_eq!(store.rejoins_sent() > 0, is_repeated, "{touch_duration} ms");
+            waiting.abort();
+        }
     }
 
     #[test]
