@@ -1,0 +1,133 @@
+//! The store of the model: one record for each lock, its era and its snapshots.
+
+use leasehold_server::{
+    lock::{BrokerId, expiry_ms},
+    store::memory::{
+        context::{Bounds, Context, Grants},
+        record::Record,
+    },
+};
+
+use super::keys::LockIndex;
+use crate::differential::{
+    StepResult,
+    steps::{START_MS, StoreCommand},
+};
+
+/// Longest ttl of a call.
+pub const TTL_MAX_MS: u64 = 2_000;
+/// Longest lock delay of a call.
+pub const LOCK_DELAY_MAX_MS: u64 = 1_000;
+/// Time without grants after a loss of data.
+const QUARANTINE_MS: u64 = expiry_ms(TTL_MAX_MS) + LOCK_DELAY_MAX_MS + 1_000;
+/// Number of snapshots that the store can fall back to.
+pub const SAVES_MAX: usize = 3;
+
+/// Records of all locks.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ModelStore {
+    pub records: Vec<Record>,
+    /// Number of the era; rises with each loss of data.
+    pub era: u32,
+    pub no_grants_before_ms: u64,
+    saves: Vec<Vec<Record>>,
+    /// Everything that the store executed, if it is to be executed on the scripts, too.
+    pub journal: Option<Vec<JournalEntry>>,
+}
+
+/// A command with all inputs of its reply.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelStep {
+    pub now_us: u64,
+    pub lock: LockIndex,
+    pub broker: BrokerId,
+    pub not_after_ms: u64,
+    /// Era that the broker has verified.
+    pub era: u32,
+    pub command: StoreCommand,
+}
+
+/// Something that the store executed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JournalEntry {
+    Step(Box<ModelStep>, Box<StepResult>),
+    /// The store wrote a snapshot, the newest of those it keeps.
+    Save,
+    /// The store fell back to the snapshot at this index, with a new era.
+    RollBack {
+        save: usize,
+        era: u32,
+        no_grants_before_ms: u64,
+    },
+}
+
+// The journal does not affect what happens later.
+impl std::hash::Hash for JournalEntry {
+    fn hash<H: std::hash::Hasher>(&self, _: &mut H) {}
+}
+
+impl ModelStore {
+    #[must_use]
+    pub fn new(locks: usize, has_journal: bool) -> Self {
+        Self {
+            records: vec![Record::default(); locks],
+            era: 0,
+            no_grants_before_ms: 0,
+            saves: vec![vec![Record::default(); locks]],
+            journal: has_journal.then(Vec::new),
+        }
+    }
+
+    /// Executes a command, and returns its reply and the leases that it found expired.
+    pub fn execute(&mut self, step: ModelStep, bounds: Bounds) -> StepResult {
+        let context = Context {
+            now_us: step.now_us,
+            broker: step.broker,
+            not_after_ms: step.not_after_ms,
+            grants: match step.era == self.era {
+                true => Grants::NotBefore(self.no_grants_before_ms),
+                false => Grants::Never,
+            },
+            bounds,
+        };
+        let record = &mut self.records[usize::from(step.lock)];
+        let reply = step.command.execute(record, &context);
+        let result = (reply, std::mem::take(&mut record.end_events));
+        if let Some(journal) = &mut self.journal {
+            journal.push(JournalEntry::Step(Box::new(step), Box::new(result.clone())));
+        }
+        result
+    }
+
+    /// Writes a snapshot.
+    pub fn save(&mut self) {
+        if self.saves.len() == SAVES_MAX {
+            self.saves.remove(0);
+        }
+        self.saves.push(self.records.clone());
+        if let Some(journal) = &mut self.journal {
+            journal.push(JournalEntry::Save);
+        }
+    }
+
+    /// Falls back to a snapshot, where 0 is the newest. Returns false if there is none.
+    pub fn roll_back(&mut self, saves_ago: u8, now_us: u64) -> bool {
+        let Some(save) = self.saves.len().checked_sub(usize::from(saves_ago) + 1) else {
+            return false;
+        };
+        self.records.clone_from(&self.saves[save]);
+        self.era += 1;
+        self.no_grants_before_ms = now_us / 1_000 + QUARANTINE_MS;
+        if let Some(journal) = &mut self.journal {
+            journal.push(JournalEntry::RollBack {
+                save,
+                era: self.era,
+                no_grants_before_ms: self.no_grants_before_ms,
+            });
+        }
+        true
+    }
+}
+
+/// Time at which each history begins, in microseconds since 1970.
+pub const START_US: u64 = START_MS * 1_000;
