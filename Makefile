@@ -14,7 +14,7 @@ CLIENTS    := go java typescript
 # Scale of the counts and durations of the tests; 1 is the full scale, as in `make soak`.
 export LEASEHOLD_TEST_SCALE ?= 0.1
 
-.PHONY: help setup dev test quick test-chart test-cli test-image test-python $(CLIENTS:%=test-%) soak soak-fuzz check fix bench
+.PHONY: help setup dev test quick test-chart test-cli test-image test-python $(CLIENTS:%=test-%) soak soak-fuzz soak-model model check fix bench
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +66,15 @@ test-cli: setup ## Run the tests of the command line alone
 soak: export LEASEHOLD_TEST_SCALE = 1
 soak: setup ## Run all tests in full, in the release profile
 	scripts/run_tests.py --release
+
+model: ## Run one seed (SEED) of the model of clients and an adversary, and print its history
+	cargo run --quiet --locked -p leasehold-tests --bin model -- --seed "$(SEED)"
+
+soak-model: setup ## Run 10,000,000 random steps of the model on each store; continues after an interruption
+	cargo build --locked -p leasehold-tests --bin model
+	for store in memory node cluster; do \
+		"$${CARGO_TARGET_DIR:-target}/debug/model" --store "$$store" --progress "$${CARGO_TARGET_DIR:-target}/model-$$store"; \
+	done
 
 soak-fuzz: ## Fuzz each kind of input for an hour of CPU time; continues after an interruption
 	scripts/fuzz.py --soak

@@ -14,6 +14,7 @@ pub mod conformance;
 pub mod console;
 pub mod differential;
 pub mod load;
+pub mod model;
 pub mod net;
 pub mod process;
 pub mod redis;

@@ -1,0 +1,138 @@
+//! Runs the model of clients and an adversary: one seed with its history, or a number of random
+//! steps on the specification or on the scripts.
+//!
+//! `make model SEED=n` and `make soak-model` run it.
+
+#![expect(clippy::print_stdout, reason = "a program for the terminal")]
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use clap::{Parser, ValueEnum};
+use leasehold_tests::{
+    model::{
+        random::{RandomWalk, STEPS, world_size},
+        scripts::{ScriptReplay, StoreForm},
+        shrink::shrink,
+    },
+    redis::shared_server::own_redis,
+};
+
+/// Number of histories between two lines of progress.
+const REPORT_INTERVAL: u64 = 5_000;
+
+#[derive(Debug, Parser)]
+struct Args {
+    /// Run this seed only, and print its history
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Number of steps
+    #[arg(long, default_value_t = 10_000_000)]
+    steps: u64,
+    /// Store of the model
+    #[arg(long, value_enum, default_value_t = Store::Memory)]
+    store: Store,
+    /// Keep the number of steps in this file, and continue from there
+    #[arg(long)]
+    progress: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Store {
+    /// The specification
+    Memory,
+    /// The scripts, as on one server
+    Node,
+    /// The scripts, as in a cluster
+    Cluster,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let replay = |form| ScriptReplay::new(own_redis(), form, str::to_owned);
+    let replay = match args.store {
+        Store::Memory => None,
+        Store::Node => Some(replay(StoreForm::Node)),
+        Store::Cluster => Some(replay(StoreForm::Cluster)),
+    };
+    let mut run = Run {
+        replay,
+        counts: BTreeMap::new(),
+    };
+    match args.seed {
+        Some(seed) => run.seed(seed, true),
+        None => run.series(&args),
+    }
+}
+
+struct Run {
+    replay: Option<ScriptReplay>,
+    counts: BTreeMap<&'static str, u64>,
+}
+
+impl Run {
+    /// Runs one seed after the other, from where the last run ended.
+    fn series(&mut self, args: &Args) -> ExitCode {
+        let steps_per_seed = u64::try_from(STEPS).expect("few");
+        let seeds = args.steps.div_ceil(steps_per_seed);
+        let first = args.progress.as_deref().map_or(0, read_progress);
+        for seed in first..seeds {
+            if self.seed(seed, false) != ExitCode::SUCCESS {
+                return ExitCode::FAILURE;
+            }
+            if (seed + 1).is_multiple_of(REPORT_INTERVAL) {
+                println!("{} of {} steps", (seed + 1) * steps_per_seed, args.steps);
+                write_progress(args.progress.as_deref(), seed + 1);
+            }
+        }
+        write_progress(args.progress.as_deref(), seeds);
+        println!(
+            "{:?}: {} steps in {seeds} histories, 0 violations",
+            args.store,
+            seeds * steps_per_seed
+        );
+        println!("{:?}", self.counts);
+        ExitCode::SUCCESS
+    }
+
+    /// Runs one seed, and prints its history if it is violated or `is_shown`.
+    fn seed(&mut self, seed: u64, is_shown: bool) -> ExitCode {
+        let mut walk = RandomWalk::new(seed, self.replay.is_some());
+        if let Err(violation) = walk.run(STEPS) {
+            let violation = shrink(world_size(seed, false), *violation);
+            println!("seed {seed}: {violation}");
+            return ExitCode::FAILURE;
+        }
+        if is_shown {
+            for action in &walk.actions {
+                println!("{action}");
+            }
+            println!("seed {seed}: 0 violations");
+        }
+        let journal = walk.world.store.journal.take().unwrap_or_default();
+        let difference = self.replay.as_mut().and_then(|replay| replay.run(&journal));
+        if let Some(difference) = difference {
+            println!("seed {seed}: {difference:#?}");
+            return ExitCode::FAILURE;
+        }
+        for (event, count) in walk.world.observations.counts {
+            *self.counts.entry(event).or_default() += count;
+        }
+        ExitCode::SUCCESS
+    }
+}
+
+fn read_progress(file: &Path) -> u64 {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    text.trim().parse().unwrap_or(0)
+}
+
+fn write_progress(file: Option<&Path>, seeds: u64) {
+    if let Some(file) = file {
+        fs::write(file, seeds.to_string()).expect("a writable file");
+    }
+}

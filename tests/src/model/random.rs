@@ -1,0 +1,368 @@
+//! Random histories: each action is drawn from those that apply to the world.
+
+use std::fmt;
+
+use leasehold_server::{lock::Mode, store::memory::context::Bounds};
+use rand::{
+    Rng as _, SeedableRng as _, rngs::StdRng, seq::IteratorRandom as _, seq::SliceRandom as _,
+};
+
+use super::{
+    action::{Action, CallArguments, ReleasePart, Target},
+    broker::{AcquirePhase, Task},
+    client::{CallState, LeaseState},
+    keys::{AttemptKey, CallKey, LockIndex, TaskKey},
+    world::{Body, World, WorldSize},
+};
+
+/// Bounds of the records, so low that short histories reach them.
+pub const LOW_BOUNDS: Bounds = Bounds {
+    waiters_max: 3,
+    holders_max: 4,
+    entries_max: 3,
+    attempts_max: 2,
+    touch_slots_max: 4,
+    expirations_max: 4,
+    tombstones_max: 3,
+    released_max: 2,
+    expired_max: 3,
+};
+/// Maximum number of calls of a client.
+const CALLS_MAX: u8 = 8;
+/// Maximum number of attempts of a call.
+const ATTEMPTS_MAX: u8 = 4;
+/// Maximum number of messages in flight before the oldest are delivered or lost.
+const MESSAGES_MAX: usize = 12;
+const TTLS_MS: [u64; 3] = [1_000, 1_000, 2_000];
+const WAITS_MS: [u64; 4] = [0, 1_500, 4_000, 4_000];
+const TIMES_MS: [u32; 8] = [1, 10, 100, 200, 400, 700, 1_000, 3_000];
+
+/// Number of actions of a history.
+pub const STEPS: usize = 150;
+
+/// A history with a violated property.
+#[derive(Debug, Clone)]
+pub struct Violation {
+    pub actions: Vec<Action>,
+    /// The violated property, as a sentence.
+    pub property: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for action in &self.actions {
+            writeln!(f, "{action}")?;
+        }
+        write!(f, "violated: {}", self.property)
+    }
+}
+
+/// Generator of the actions of one history.
+pub struct RandomWalk {
+    rng: StdRng,
+    pub world: World,
+    /// Actions that were applied.
+    pub actions: Vec<Action>,
+    kinds: Vec<LockKind>,
+    /// Probability of faults of the network.
+    faults: f64,
+    /// True if the store loses data.
+    loses_data: bool,
+    /// Numbers of the next operations of the clients.
+    operations: Vec<u8>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LockKind {
+    Exclusive,
+    ReadWrite,
+    Semaphore,
+}
+
+/// Returns the size of the world of a seed.
+#[must_use]
+pub fn world_size(seed: u64, has_journal: bool) -> WorldSize {
+    let mut rng = StdRng::seed_from_u64(seed);
+    WorldSize {
+        clients: rng.gen_range(2..=3),
+        brokers: 2,
+        locks: rng.gen_range(1..=2),
+        bounds: LOW_BOUNDS,
+        has_journal,
+    }
+}
+
+impl RandomWalk {
+    /// Creates the generator of a seed.
+    #[must_use]
+    pub fn new(seed: u64, has_journal: bool) -> Self {
+        let size = world_size(seed, has_journal);
+        let mut rng = StdRng::seed_from_u64(seed.wrapping_add(1 << 40));
+        let kinds = [
+            LockKind::Exclusive,
+            LockKind::Exclusive,
+            LockKind::ReadWrite,
+            LockKind::Semaphore,
+        ];
+        let kinds = (0..size.locks).map(|_| *kinds.choose(&mut rng).expect("some"));
+        Self {
+            kinds: kinds.collect(),
+            faults: [0.02, 0.1, 0.3][rng.gen_range(0..3)],
+            loses_data: rng.gen_bool(0.4),
+            operations: vec![0; usize::from(size.clients)],
+            world: World::new(size),
+            actions: Vec::new(),
+            rng,
+        }
+    }
+
+    /// Applies `steps` actions.
+    ///
+    /// # Errors
+    /// The history until a property was violated.
+    pub fn run(&mut self, steps: usize) -> Result<(), Box<Violation>> {
+        while self.actions.len() < steps {
+            let action = self.draw();
+            match self.world.apply(&action) {
+                Ok(false) => {}
+                Ok(true) => self.actions.push(action),
+                Err(property) => {
+                    self.actions.push(action);
+                    return Err(Box::new(Violation {
+                        actions: std::mem::take(&mut self.actions),
+                        property,
+                    }));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn draw(&mut self) -> Action {
+        let is_full = self.world.messages.len() >= MESSAGES_MAX;
+        let action = match self.rng.gen_range(0..100) {
+            _ if is_full => self.deliver(),
+            0..45 => self.deliver(),
+            45..57 => Some(Action::Advance(self.time_ms())),
+            57..63 => self.touch(),
+            63..69 => self.broker_task(),
+            69..77 => self.acquire(),
+            77..84 => self.renew(),
+            84..90 => self.release(),
+            90..93 => self.retry(),
+            93..95 => self.abandon(),
+            95..97 => self.limit_or_kill(),
+            _ => self.store_fault(),
+        };
+        action
+            .or_else(|| self.deliver())
+            .unwrap_or(Action::Advance(10))
+    }
+
+    fn deliver(&mut self) -> Option<Action> {
+        let message = *self.world.messages.keys().choose(&mut self.rng)?;
+        if !self.rng.gen_bool(self.faults) {
+            return Some(Action::Deliver(message));
+        }
+        let body = &self.world.messages[&message];
+        Some(match (self.rng.gen_range(0..3), body) {
+            (0, _) => Action::Drop(message),
+            (1, Body::Command(..) | Body::Reply(..)) => Action::GiveUp(message.task),
+            _ => Action::Repeat(message),
+        })
+    }
+
+    /// Returns a time to let pass. It is mostly short while commands are in flight, because the store
+    /// rejects late commands.
+    fn time_ms(&mut self) -> u32 {
+        let is_command = |body: &Body| matches!(body, Body::Command(..));
+        let times = match self.world.messages.values().any(is_command) && self.rng.gen_bool(0.8) {
+            true => &TIMES_MS[..4],
+            false => &TIMES_MS[..],
+        };
+        *times.choose(&mut self.rng).expect("some")
+    }
+
+    fn touch(&mut self) -> Option<Action> {
+        Some(Action::Touch {
+            broker: self.rng.gen_range(0..2),
+            lock: self.lock(),
+        })
+    }
+
+    /// Returns a step that a broker takes after a time: a cancellation, the end of a wait, or the
+    /// end of the wait for a reply that was lost.
+    fn broker_task(&mut self) -> Option<Action> {
+        let now_us = self.world.now_us;
+        let messages = &self.world.messages;
+        let in_flight = |key: TaskKey| messages.keys().any(|message| message.task == key);
+        let tasks = self.world.brokers.iter().flat_map(|broker| &broker.tasks);
+        let steps = tasks.filter_map(|(&key, task)| match task {
+            Task::Rollback(task) if task.in_flight.is_none() => {
+                (now_us >= task.not_before_us).then_some(Action::Cancel(key))
+            }
+            Task::Acquire(task) if task.phase == AcquirePhase::Waiting => {
+                (now_us >= task.deadline_us).then_some(Action::TimeOut(key))
+            }
+            Task::Acquire(_) | Task::Operation(_) | Task::Rollback(_) | Task::Touch(_) => {
+                (!in_flight(key)).then_some(Action::GiveUp(key))
+            }
+        });
+        steps.choose(&mut self.rng)
+    }
+
+    fn acquire(&mut self) -> Option<Action> {
+        let client = self.client();
+        let number = u8::try_from(self.world.clients[usize::from(client)].calls.len()).ok()?;
+        if number >= CALLS_MAX {
+            return None;
+        }
+        let under = match self.rng.gen_bool(0.4) {
+            true => self.held_lease(client),
+            false => None,
+        };
+        let locks = match under {
+            None if self.kinds.len() > 1 && self.rng.gen_bool(0.3) => vec![0, 1],
+            Some(_) | None => vec![self.lock()],
+        };
+        let targets = locks.into_iter().map(|lock| Target {
+            lock,
+            mode: self.mode(lock),
+        });
+        let targets = targets.collect();
+        let arguments = CallArguments {
+            call: CallKey { client, number },
+            broker: self.rng.gen_range(0..2),
+            targets,
+            under,
+            ttl_ms: *TTLS_MS.choose(&mut self.rng)?,
+            wait_ms: *WAITS_MS.choose(&mut self.rng)?,
+            lock_delay_ms: [0, 0, 0, 700][self.rng.gen_range(0..4)],
+            max_hold_ms: [0, 0, 0, 0, 2_500][self.rng.gen_range(0..5)],
+        };
+        Some(Action::Acquire(Box::new(arguments)))
+    }
+
+    fn mode(&mut self, lock: LockIndex) -> Mode {
+        let is_light = self.rng.gen_bool(0.6);
+        match (self.kinds[usize::from(lock)], is_light) {
+            (LockKind::Exclusive, _) | (LockKind::ReadWrite, false) => Mode::Exclusive,
+            (LockKind::ReadWrite, true) => Mode::Shared,
+            (LockKind::Semaphore, _) => Mode::Semaphore {
+                permits: if is_light { 1 } else { 2 },
+                limit: 2,
+            },
+        }
+    }
+
+    fn retry(&mut self) -> Option<Action> {
+        let (call, number) = self.call(|_| true)?;
+        if number >= ATTEMPTS_MAX {
+            return None;
+        }
+        Some(Action::Retry {
+            attempt: AttemptKey { call, number },
+            broker: self.rng.gen_range(0..2),
+        })
+    }
+
+    fn abandon(&mut self) -> Option<Action> {
+        let (call, attempts) = self.call(|state| state == CallState::Open)?;
+        let number = self.rng.gen_range(0..attempts);
+        Some(Action::Abandon {
+            attempt: AttemptKey { call, number },
+            operation: self.operation(call.client),
+        })
+    }
+
+    /// Returns a call in a state, and the number of its attempts.
+    fn call(&mut self, is_meant: impl Fn(CallState) -> bool) -> Option<(CallKey, u8)> {
+        let client = self.client();
+        let calls = &self.world.clients[usize::from(client)].calls;
+        let calls = calls.iter().filter(|(_, call)| is_meant(call.state));
+        let (number, call) = calls.choose(&mut self.rng)?;
+        let key = CallKey {
+            client,
+            number: *number,
+        };
+        Some((key, u8::try_from(call.attempts.len()).ok()?))
+    }
+
+    fn renew(&mut self) -> Option<Action> {
+        let client = self.client();
+        Some(Action::Renew {
+            client,
+            lease: self.held_lease(client)?,
+            operation: self.operation(client),
+            broker: self.rng.gen_range(0..2),
+        })
+    }
+
+    fn release(&mut self) -> Option<Action> {
+        let client = self.client();
+        let key = self.held_lease(client)?;
+        let lease = &self.world.clients[usize::from(client)].leases[&key];
+        let (lock, held) = lease.locks.iter().choose(&mut self.rng)?;
+        let entry = *held.entries.keys().choose(&mut self.rng)?;
+        let part = [
+            ReleasePart::All,
+            ReleasePart::Lock(*lock),
+            ReleasePart::Entry(*lock, entry),
+        ][self.rng.gen_range(0..3)];
+        Some(Action::Release {
+            client,
+            lease: key,
+            part,
+            operation: self.operation(client),
+            broker: self.rng.gen_range(0..2),
+        })
+    }
+
+    fn limit_or_kill(&mut self) -> Option<Action> {
+        if self.rng.gen_bool(0.5) {
+            return Some(Action::Kill(self.rng.gen_range(0..2)));
+        }
+        let semaphores = (0_u8..).zip(&self.kinds);
+        let semaphores = semaphores.filter(|(_, kind)| **kind == LockKind::Semaphore);
+        let (lock, _) = semaphores.choose(&mut self.rng)?;
+        Some(Action::SetLimit {
+            lock,
+            limit: [None, Some(1), Some(2), Some(3)][self.rng.gen_range(0..4)],
+        })
+    }
+
+    fn store_fault(&mut self) -> Option<Action> {
+        match self.rng.gen_range(0..8) {
+            0..3 => Some(Action::Save),
+            3 if self.loses_data => Some(Action::RollBack {
+                saves_ago: self.rng.gen_range(0..3),
+            }),
+            _ => Some(Action::Verify(self.rng.gen_range(0..2))),
+        }
+    }
+
+    fn held_lease(&mut self, client: u8) -> Option<CallKey> {
+        let leases = &self.world.clients[usize::from(client)].leases;
+        let held = leases
+            .iter()
+            .filter(|(_, lease)| lease.state == LeaseState::Held);
+        held.map(|(key, _)| *key).choose(&mut self.rng)
+    }
+
+    fn client(&mut self) -> u8 {
+        self.rng
+            .gen_range(0..u8::try_from(self.operations.len()).expect("few"))
+    }
+
+    fn lock(&mut self) -> LockIndex {
+        self.rng
+            .gen_range(0..u8::try_from(self.kinds.len()).expect("few"))
+    }
+
+    /// Returns the number of a new operation of the client.
+    fn operation(&mut self, client: u8) -> u8 {
+        let next = &mut self.operations[usize::from(client)];
+        *next = next.wrapping_add(1);
+        *next
+    }
+}
