@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{
     language::Cast,
-    messages::ProbeAcquire,
+    messages::{Lease, ProbeAcquire},
     scenario::{ScenarioFixture, TTL},
 };
 
@@ -158,7 +158,8 @@ pub async fn a_lock_is_added_to_a_lease_and_given_back_alone(cast: Cast) {
 }
 
 /// Two locks are added to a lease at the same time, and the add that was sent first is granted
-/// last. The lease keeps all its locks.
+/// last, on a lock for which others wait. The lease keeps all its locks, and each of them is
+/// released alone.
 pub async fn locks_that_are_added_at_the_same_time_are_all_kept(cast: Cast) {
     let fixture = ScenarioFixture::start(cast, 1).await;
     let one = fixture.start_tested_probe().await;
@@ -172,20 +173,43 @@ pub async fn locks_that_are_added_at_the_same_time_are_all_kept(cast: Cast) {
             .with_wait(WAIT),
     );
     one.wait_for_position(&first, 1).await;
+    let rival = fixture.enqueue_rival("b").await;
     let c = one
         .expect_acquired(&ProbeAcquire::exclusive("c").under_lease("a"))
         .await;
     fixture.expect_released(&held).await;
     let b = first.lease().await.expect("its turn");
+    let mut kept = vec![("a", a.clone()), ("b", b), ("c", c)];
     // The loop takes longer than the lease is valid without a renewal that the client accepts.
     for _ in 0..5 {
-        for (lock, lease) in [("a", &a), ("b", &b), ("c", &c)] {
-            let now = fixture.expect_holder(lock).await;
-            assert_eq!((&now.lease_id, now.token), (&a.lease_id, lease.token()));
-            fixture.wait_until_renewed(lock, &now).await;
-        }
+        assert_renewed_under_one_lease(&fixture, &kept).await;
     }
     assert!(one.state("a").await.valid && one.loss("a").is_none());
+    assert!(!rival.is_granted());
+    for released in ["b", "c"] {
+        one.expect_released(released).await;
+        kept.retain(|(lock, _)| *lock != released);
+        assert_renewed_under_one_lease(&fixture, &kept).await;
+    }
+    rival.wait_for_grant().await;
+    assert_eq!(fixture.holder("c").await, None);
+    assert!(one.state("a").await.valid && one.loss("a").is_none());
+    one.expect_released("a").await;
+    assert_eq!(fixture.holder("a").await, None);
+}
+
+/// Asserts that the locks are held by the same lease with the tokens of their grants, and waits
+/// until each of them is renewed.
+async fn assert_renewed_under_one_lease(fixture: &ScenarioFixture, grants: &[(&str, Lease)]) {
+    let (_, first) = grants.first().expect("a lock is held");
+    for (lock, granted) in grants {
+        let now = fixture.expect_holder(lock).await;
+        assert_eq!(
+            (&now.lease_id, now.token),
+            (&first.lease_id, granted.token())
+        );
+        fixture.wait_until_renewed(lock, &now).await;
+    }
 }
 
 /// Two calls of a lease wait for the same lock. The first acquires it, and the second enters it,
