@@ -72,6 +72,7 @@ macro_rules! play {
                 a_lease_is_entered_and_left_in_any_order
                 a_lock_is_added_to_a_lease_and_given_back_alone
                 locks_that_are_added_at_the_same_time_are_all_kept
+                a_partial_release_is_remembered_after_thirty_other_holders
                 two_queued_calls_of_a_lease_for_the_same_lock_are_both_granted
                 an_upgrade_is_denied
             }

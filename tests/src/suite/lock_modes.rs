@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use leasehold_proto::v1::hold_response::Message as Response;
 use serde_json::json;
 
 use super::{
@@ -9,8 +10,15 @@ use super::{
     messages::{Lease, ProbeAcquire},
     scenario::{ScenarioFixture, TTL},
 };
+use crate::net::{
+    capturing_proxy::CapturingProxy,
+    http2_proxy::{Direction, Http2Proxy, ProxyMode},
+};
 
 const WAIT: Duration = Duration::from_secs(60);
+/// Number of holders after a partial release. It is larger than the number of released leases of a
+/// lock that the store remembers.
+const OTHER_HOLDERS: usize = 30;
 
 /// Readers share a lock. A queued writer blocks the readers behind it, and is alone when it is
 /// granted.
@@ -210,6 +218,53 @@ async fn assert_renewed_under_one_lease(fixture: &ScenarioFixture, grants: &[(&s
         );
         fixture.wait_until_renewed(lock, &now).await;
     }
+}
+
+/// One lock of a lease is released, and many other holders acquire and release it before the client
+/// receives the reply. The repeat of the release reports that the lock is already released, and the
+/// lease keeps its other lock.
+pub async fn a_partial_release_is_remembered_after_thirty_other_holders(cast: Cast) {
+    let fixture = ScenarioFixture::start(cast, 1).await;
+    let proxy = Http2Proxy::start(fixture.deployment.addrs()[0]).await;
+    let capture = CapturingProxy::start(proxy.addr()).await;
+    let one = fixture.start_tested_probe_at(&[capture.addr()]).await;
+    let a = one
+        .expect_acquired(&ProbeAcquire::exclusive("a").with_ttl(TTL * 5))
+        .await;
+    let b = one
+        .expect_acquired(&ProbeAcquire::exclusive("b").under_lease("a"))
+        .await;
+    assert_eq!(b.lease_id, a.lease_id);
+    let copy = capture.granted_leases().pop().expect("it was granted");
+    proxy.set_mode(ProxyMode::DropFrames(Direction::ToClient));
+    let mut release = one.start_command_with("release", json!({"lease": "b"}));
+    fixture.wait_until_free("b").await;
+    for _ in 0..OTHER_HOLDERS {
+        let other = fixture.expect_acquired("b").await;
+        assert!(other.token() > b.token());
+        fixture.expect_released(&other).await;
+    }
+    assert!(release.is_pending(), "the reply was dropped");
+    proxy.set_mode(ProxyMode::Forward);
+    proxy.close_connections().await;
+    release.outcome().await.1.expect("it was released");
+    let repeated = fixture.observer.release_lock_at(0, &copy, "b").await;
+    let repeated = repeated.expect("the lease is held");
+    assert!(repeated.already_released, "{repeated:?}");
+    let mut released = capture.broker_messages().into_iter().filter_map(|message| {
+        let Response::Released(released) = message else {
+            return None;
+        };
+        Some(released.already_released)
+    });
+    assert_eq!(released.next_back(), Some(true), "the reply to the repeat");
+    let now = fixture.expect_holder("a").await;
+    assert_eq!((&now.lease_id, now.token), (&a.lease_id, a.token()));
+    fixture.wait_until_renewed("a", &now).await;
+    assert!(one.state("a").await.valid && one.loss("a").is_none());
+    assert_eq!(fixture.holder("b").await, None);
+    one.expect_released("a").await;
+    assert_eq!(fixture.holder("a").await, None);
 }
 
 /// Two calls of a lease wait for the same lock. The first acquires it, and the second enters it,
