@@ -13,8 +13,8 @@ use std::time::Duration;
 use leasehold_proto::v1::inspection_service_client::InspectionServiceClient;
 use leasehold_proto::v1::lock_service_client::LockServiceClient;
 use leasehold_proto::v1::{
-    AcquireRequest, GetLockRequest, Lease, Lock, LockTarget, Owner, ReleaseRequest,
-    ReleaseResponse, RenewRequest,
+    AcquireRequest, GetLockRequest, Lease, Lock, Owner, ReleaseRequest, ReleaseResponse,
+    RenewRequest,
 };
 use rand::Rng;
 use tokio_util::task::AbortOnDropHandle;
@@ -133,10 +133,19 @@ impl Client {
     /// Returns a clone that starts at a random endpoint.
     #[must_use]
     pub fn at_random_endpoint(&self) -> Self {
-        self.with_name(
-            &self.name,
-            rand::thread_rng().gen_range(0..self.channels.len()),
-        )
+        self.at_endpoint(rand::thread_rng().gen_range(0..self.channels.len()))
+    }
+
+    /// Returns a clone that starts at this endpoint.
+    #[must_use]
+    pub fn at_endpoint(&self, first: usize) -> Self {
+        self.with_name(&self.name, first)
+    }
+
+    /// Returns the number of endpoints.
+    #[must_use]
+    pub fn endpoint_count(&self) -> usize {
+        self.channels.len()
     }
 
     /// Returns a clone with the same connections, another name and another first endpoint.
@@ -150,21 +159,27 @@ impl Client {
         }
     }
 
-    /// Acquires, and repeats the call while its outcome is unknown.
+    /// Acquires, and repeats the call while its outcome is unknown. Renews the lease if the call
+    /// took longer than half of its TTL.
     pub async fn acquire(&self, call: &AcquireCall) -> Result<HeldLease, Status> {
-        let mut repeats = self.retry_loop(call.wait);
-        let mut held = loop {
-            if let Some(result) = repeats
-                .run_attempt(self.acquire_at(repeats.endpoint(), call))
-                .await
-            {
-                break result?;
-            }
-        };
+        let mut held = self.acquire_without_renewal(call).await?;
         if boottime() - held.sent_at > held.ttl() / 2 {
             self.renew(&mut held).await?;
         }
         Ok(held)
+    }
+
+    /// Acquires as [`Client::acquire`], but does not renew the lease.
+    pub async fn acquire_without_renewal(&self, call: &AcquireCall) -> Result<HeldLease, Status> {
+        let mut repeats = self.retry_loop(call.wait);
+        loop {
+            if let Some(result) = repeats
+                .run_attempt(self.acquire_at(repeats.endpoint(), call))
+                .await
+            {
+                return result;
+            }
+        }
     }
 
     /// Renews, and repeats the call while its outcome is unknown. On success a new validity starts.
@@ -287,15 +302,8 @@ impl Client {
     /// Returns the request that this client sends for a call.
     #[must_use]
     pub fn acquire_request(&self, call: &AcquireCall) -> AcquireRequest {
-        let target = LockTarget {
-            name: call.lock.clone(),
-            mode: call.mode.into(),
-            permits: call.permits.0,
-            limit: call.permits.1,
-            ..LockTarget::default()
-        };
         AcquireRequest {
-            target: Some(target),
+            target: Some(call.target()),
             owner: Some(Owner {
                 id: self.name.clone(),
                 ..Owner::default()

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_proto::v1::LockMode;
+use leasehold_proto::v1::{LockMode, LockTarget};
 use uuid::Uuid;
 
 #[derive(Debug, Clone)]
@@ -59,6 +59,18 @@ impl AcquireCall {
     #[must_use]
     pub fn with_max_hold(self, max_hold: Duration) -> Self {
         Self { max_hold, ..self }
+    }
+
+    /// Returns the lock of the call, with its mode and permits.
+    #[must_use]
+    pub fn target(&self) -> LockTarget {
+        LockTarget {
+            name: self.lock.clone(),
+            mode: self.mode.into(),
+            permits: self.permits.0,
+            limit: self.permits.1,
+            ..LockTarget::default()
+        }
     }
 
     /// Makes the call acquire permits of a semaphore.

@@ -1,5 +1,7 @@
 //! Calls for several locks under one lease.
 
+use std::time::Duration;
+
 use leasehold_proto::v1::{
     AcquireAllRequest, AcquireRequest, Lease, LockRef, LockTarget, Owner, ReleaseRequest,
     ReleaseResponse,
@@ -30,6 +32,26 @@ impl Client {
         Ok(held)
     }
 
+    /// Acquires all of these targets, and repeats the call while its outcome is unknown. Does not
+    /// renew the lease, however long the call took.
+    pub async fn acquire_targets(
+        &self,
+        targets: &[LockTarget],
+        call: &AcquireCall,
+    ) -> Result<HeldLease, Status> {
+        let request = AcquireAllRequest {
+            targets: targets.to_vec(),
+            ..self.acquire_all_request(&[], call)
+        };
+        let mut repeats = self.retry_loop(call.wait);
+        loop {
+            let attempt = self.send_acquire_all(repeats.endpoint(), request.clone());
+            if let Some(result) = repeats.run_attempt(attempt).await {
+                return result;
+            }
+        }
+    }
+
     /// Attempts to acquire all of these locks once, at one endpoint.
     pub async fn acquire_all_at(
         &self,
@@ -37,8 +59,16 @@ impl Client {
         names: &[String],
         call: &AcquireCall,
     ) -> Result<HeldLease, Status> {
+        self.send_acquire_all(at, self.acquire_all_request(names, call))
+            .await
+    }
+
+    async fn send_acquire_all(
+        &self,
+        at: usize,
+        request: AcquireAllRequest,
+    ) -> Result<HeldLease, Status> {
         let sent = boottime();
-        let request = self.acquire_all_request(names, call);
         let response = self.locks(at).acquire_all(request).await?.into_inner();
         let lease = response
             .lease
@@ -66,6 +96,32 @@ impl Client {
             wait_timeout: Some(call.wait.try_into().expect("a wait of seconds")),
             request_id: call.request_id.clone(),
             ..AcquireAllRequest::default()
+        }
+    }
+
+    /// Adds a lock to a lease, and repeats the call while its outcome is unknown.
+    pub async fn acquire_under(
+        &self,
+        call: &AcquireCall,
+        lease: &Lease,
+    ) -> Result<HeldLease, Status> {
+        let mut repeats = self.retry_loop(call.wait);
+        loop {
+            let attempt = self.acquire_under_at(repeats.endpoint(), call, lease);
+            if let Some(result) = repeats.run_attempt(attempt).await {
+                return result;
+            }
+        }
+    }
+
+    /// Releases one lock of a lease, and repeats the call while its outcome is unknown.
+    pub async fn release_lock(&self, lease: &Lease, name: &str) -> Result<ReleaseResponse, Status> {
+        let mut repeats = self.retry_loop(Duration::ZERO);
+        loop {
+            let attempt = self.release_lock_at(repeats.endpoint(), lease, name);
+            if let Some(result) = repeats.run_attempt(attempt).await {
+                return result;
+            }
         }
     }
 
