@@ -5,5 +5,6 @@ pub mod callers;
 pub mod control_clients;
 pub mod fault_report;
 pub mod faults;
+pub mod losses;
 pub mod mutual_exclusion_oracle;
 pub mod store_expiry;
