@@ -10,7 +10,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use crate::{
     clock::boottime,
     load::{
-        callers::{Load, LockKind},
+        callers::{Load, LoadOptions, LockKind},
         fault_report::{assert_locks_become_free_at, report_run},
         faults::FaultWindow,
         mutual_exclusion_oracle::Oracle,
@@ -63,7 +63,8 @@ impl BackgroundLoad {
         let (lines, _) =
             queue::start_queues(&holders, &waiters, (QUEUES, WAITERS_PER_QUEUE), TTL).await;
         let oracle = Arc::new(Oracle::new(LOCKS));
-        let load = Load::start(CALLERS, &[calls.addr()], &oracle, |_| LockKind::Exclusive);
+        let options = LoadOptions::plain(CALLERS, |_| LockKind::Exclusive);
+        let load = Load::start(options, &[calls.addr()], &oracle);
         let stop = CancellationToken::new();
         let release_interval = time / u32::try_from(WAITERS_PER_QUEUE + 1).expect("few");
         Self {
@@ -83,7 +84,7 @@ impl BackgroundLoad {
     /// holds overlapped.
     pub async fn finish(self, setting: &str, windows: &[FaultWindow], brokers: &[SocketAddr]) {
         let ended = boottime();
-        let calls = self.load.stop().await;
+        let record = self.load.stop().await;
         let served = join_all(self.queues).await.into_iter();
         let served: Vec<QueueGrants> = served.map(|line| line.expect("no panic")).collect();
         self.stop.cancel();
@@ -108,9 +109,10 @@ impl BackgroundLoad {
             &setting,
             &verdict,
             windows,
-            &calls,
+            &record.calls,
             (self.started_at, ended),
         );
+        record.assert_losses_have_causes(&setting, &[]);
         assert_locks_become_free_at(brokers, LOCKS).await;
     }
 }

@@ -1,9 +1,10 @@
-//! Clients that acquire random locks, record each use with the oracle, and sometimes outstay their
-//! lease.
+//! Clients that acquire random locks in random ways, and record each use with the oracle and each
+//! loss.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -11,16 +12,17 @@ use rand::Rng;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::client::unary::{AcquireCall, Client, HeldLease};
+use crate::client::unary::{AcquireCall, Client};
 use crate::clock::boottime;
+use crate::load::caller::{Activity, Caller};
 use crate::load::faults::LoadClients;
+use crate::load::losses::{DataLoss, LossCounts, LossReport, Period};
 use crate::load::mutual_exclusion_oracle::{LockUse, Oracle, Share};
+use crate::scale::{print_figures, scale};
 
 const TTL: Duration = Duration::from_secs(1);
-const WAIT: Duration = Duration::from_secs(10);
-const WORK_TIME: Duration = Duration::from_millis(1);
-const OVERSTAY_TIME: Duration = Duration::from_secs(2);
-const OVERSTAY_ONE_IN: u32 = 500;
+/// Time for which a holder works.
+pub const WORK_TIME: Duration = Duration::from_millis(1);
 const STOP_LIMIT: Duration = Duration::from_secs(45);
 
 /// An Acquire call, including its repeats.
@@ -44,31 +46,53 @@ pub enum LockKind {
 }
 
 impl LockKind {
-    /// Returns the weight and limit of one call. Both are random where the kind allows it.
-    fn random_share(self) -> Share {
-        let mut rng = rand::thread_rng();
-        match self {
-            Self::Exclusive => Share::ALL,
-            Self::ReadWrite => Share {
-                weight: if rng.gen_ratio(1, 3) { 1 << 30 } else { 1 },
-                limit: 1 << 30,
-            },
-            Self::Semaphore => Share {
-                weight: rng.gen_range(1..=3),
-                limit: 5,
-            },
+    /// Returns the share of a holder that excludes all others.
+    #[must_use]
+    pub fn full_share(self) -> Share {
+        let limit = match self {
+            Self::Exclusive => 1,
+            Self::ReadWrite => 1 << 30,
+            Self::Semaphore => 5,
+        };
+        Share {
+            weight: limit,
+            limit,
         }
     }
 
-    fn acquire_call(self, lock: usize, share: Share) -> AcquireCall {
-        let call = AcquireCall::new(&lock_name(lock), TTL, WAIT);
-        match self {
-            Self::Semaphore => {
-                let [permits, limit] = [share.weight, share.limit].map(u32::cast_signed);
+    /// Returns the weight and limit of one call. Both are random where the kind allows it.
+    #[must_use]
+    pub fn random_share(self, rng: &mut impl Rng) -> Share {
+        let full = self.full_share();
+        let weight = match self {
+            Self::ReadWrite if rng.gen_ratio(2, 3) => 1,
+            Self::Semaphore => rng.gen_range(1..=3),
+            Self::Exclusive | Self::ReadWrite => full.weight,
+        };
+        Share { weight, ..full }
+    }
+}
+
+/// Lock of a call, with the share that the call requests.
+#[derive(Debug, Clone, Copy)]
+pub struct LoadTarget {
+    pub lock: usize,
+    pub kind: LockKind,
+    pub share: Share,
+}
+
+impl LoadTarget {
+    /// Returns a call for this lock with a new request id.
+    #[must_use]
+    pub fn acquire_call(self, ttl: Duration, wait: Duration) -> AcquireCall {
+        let call = AcquireCall::new(&lock_name(self.lock), ttl, wait);
+        match self.kind {
+            LockKind::Semaphore => {
+                let [permits, limit] = [self.share.weight, self.share.limit].map(u32::cast_signed);
                 call.with_permits(permits, limit)
             }
-            Self::ReadWrite if share.weight < share.limit => call.shared(),
-            Self::Exclusive | Self::ReadWrite => call,
+            LockKind::ReadWrite if self.share.weight < self.share.limit => call.shared(),
+            LockKind::Exclusive | LockKind::ReadWrite => call,
         }
     }
 }
@@ -76,29 +100,154 @@ impl LockKind {
 /// Assignment of kinds to lock indexes.
 pub type KindOfLock = fn(usize) -> LockKind;
 
+/// Calls that a load draws.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallMix {
+    /// Acquire, work and release of one lock.
+    Plain,
+    /// All activities. Few clients hold several locks or cancel calls, because others wait for them.
+    Full,
+    /// All activities, with many long holds.
+    Long,
+}
+
+/// Options of a load.
+#[derive(Debug, Clone, Copy)]
+pub struct LoadOptions {
+    pub clients: usize,
+    pub ttl: Duration,
+    pub kind_of: KindOfLock,
+    pub mix: CallMix,
+    /// Seed of the generators, or `None` for a random one. A run with the same seed draws the same
+    /// calls, as far as their results are the same.
+    pub seed: Option<u64>,
+}
+
+impl LoadOptions {
+    /// Returns options for plain calls.
+    #[must_use]
+    pub fn plain(clients: usize, kind_of: KindOfLock) -> Self {
+        Self {
+            clients,
+            ttl: TTL,
+            kind_of,
+            mix: CallMix::Plain,
+            seed: None,
+        }
+    }
+
+    #[must_use]
+    pub fn with_mix(self, mix: CallMix) -> Self {
+        Self { mix, ..self }
+    }
+
+    #[must_use]
+    pub fn with_ttl(self, ttl: Duration) -> Self {
+        Self { ttl, ..self }
+    }
+}
+
+/// Record of a load.
+#[derive(Debug, Default)]
+pub struct LoadRecord {
+    pub calls: Vec<CallRecord>,
+    pub losses: Vec<LossReport>,
+    /// Number of completed activities of each kind.
+    pub activities: BTreeMap<Activity, usize>,
+    /// Number of requests that were granted again less than 2 s after their release.
+    pub regranted: usize,
+    /// Number of requests whose two attempts received different leases.
+    pub different_leases: usize,
+    /// Requests whose two attempts received different fencing tokens.
+    pub granted_twice: Vec<Period>,
+    /// Number of renewals whose reply lacked a lock of the lease.
+    pub missing_locks: usize,
+}
+
+impl LoadRecord {
+    /// Prints the figures, and asserts that each loss has a cause, and that no request was granted
+    /// twice.
+    pub fn assert_losses_have_causes(&self, setting: &str, data_losses: &[DataLoss]) -> LossCounts {
+        let losses = LossCounts::of(&self.losses, data_losses);
+        let is_without_loss = |call: &&Period| !data_losses.iter().any(|loss| call.overlaps(loss));
+        let granted_twice = self.granted_twice.iter().filter(is_without_loss).count();
+        print_figures(&format!(
+            "{setting}: activities={:?} losses={losses:?} regranted={} different_leases={} \
+             granted_twice={granted_twice} (with data losses {}) missing_locks={}",
+            self.activities,
+            self.regranted,
+            self.different_leases,
+            self.granted_twice.len(),
+            self.missing_locks
+        ));
+        assert_eq!(losses.without_cause, 0, "losses without a cause");
+        let repeats = (self.regranted, self.different_leases, granted_twice);
+        assert_eq!(
+            repeats,
+            (0, 0, 0),
+            "regranted, different leases, granted twice"
+        );
+        assert_eq!(self.missing_locks, 0, "renewals that lack a lock");
+        losses
+    }
+
+    /// Asserts that each activity was completed, or with a smaller scale, each group of rare
+    /// activities.
+    pub fn assert_all_activities(&self) {
+        let groups: &[&[Activity]] = if scale() < 1.0 {
+            &[
+                &[Activity::Keep],
+                &[Activity::Add, Activity::AddTwo, Activity::All],
+                &[Activity::Repeat],
+                &[Activity::Hedge],
+                &[Activity::Cancel, Activity::CancelAdd],
+            ]
+        } else {
+            &Activity::ALL.each_ref().map(std::slice::from_ref)
+        };
+        for group in groups {
+            let is_done = group.iter().any(|one| self.activities.contains_key(one));
+            assert!(is_done, "none of {group:?}");
+        }
+    }
+
+    /// Adds the record of another client.
+    pub fn merge(&mut self, other: Self) {
+        self.calls.extend(other.calls);
+        self.losses.extend(other.losses);
+        for (activity, count) in other.activities {
+            *self.activities.entry(activity).or_default() += count;
+        }
+        self.regranted += other.regranted;
+        self.different_leases += other.different_leases;
+        self.granted_twice.extend(other.granted_twice);
+        self.missing_locks += other.missing_locks;
+    }
+}
+
 #[derive(Debug)]
 pub struct Load {
     clients: Vec<Client>,
-    tasks: Vec<AbortOnDropHandle<Vec<CallRecord>>>,
+    tasks: Vec<AbortOnDropHandle<LoadRecord>>,
     stop: CancellationToken,
 }
 
 impl Load {
-    /// Starts `clients` clients, spread over the endpoints, on the locks of `witness`.
+    /// Starts the clients, spread over the endpoints, on the locks of the oracle. Prints the seed.
     #[must_use]
-    pub fn start(
-        clients: usize,
-        endpoints: &[SocketAddr],
-        oracle: &Arc<Oracle>,
-        kind_of: KindOfLock,
-    ) -> Self {
+    pub fn start(options: LoadOptions, endpoints: &[SocketAddr], oracle: &Arc<Oracle>) -> Self {
         let stop = CancellationToken::new();
+        let seed = options.seed.unwrap_or_else(rand::random);
+        print_figures(&format!("load: seed={seed} {:?}", options.mix));
         let client = |index| Client::new(&format!("client-{index}"), endpoints, index);
-        let clients: Vec<_> = (0..clients).map(client).collect();
-        let tasks = clients.iter().map(|client| {
-            let work = run_client(client.clone(), Arc::clone(oracle), kind_of, stop.clone());
-            AbortOnDropHandle::new(tokio::spawn(work))
-        });
+        let clients: Vec<_> = (0..options.clients).map(client).collect();
+        let tasks = (seed..=u64::MAX)
+            .chain(0..)
+            .zip(&clients)
+            .map(|(seed, client)| {
+                let caller = Caller::new(client.clone(), Arc::clone(oracle), options, seed);
+                AbortOnDropHandle::new(tokio::spawn(caller.run(stop.clone())))
+            });
         Self {
             tasks: tasks.collect(),
             clients,
@@ -106,15 +255,16 @@ impl Load {
         }
     }
 
-    /// Waits until every client has finished its call and returns all calls. A client that does not
-    /// finish is a stranded waiter.
-    pub async fn stop(self) -> Vec<CallRecord> {
+    /// Waits until every client has finished its call and returns the record. A client that does
+    /// not finish is a stranded waiter.
+    pub async fn stop(self) -> LoadRecord {
         self.stop.cancel();
         let all = tokio::time::timeout(STOP_LIMIT, join_all(self.tasks)).await;
-        let all = all.expect("no waiter is stranded");
-        all.into_iter()
-            .flat_map(|calls| calls.expect("a client does not panic"))
-            .collect()
+        let mut record = LoadRecord::default();
+        for of_client in all.expect("no waiter is stranded") {
+            record.merge(of_client.expect("a client does not panic"));
+        }
+        record
     }
 }
 
@@ -140,7 +290,7 @@ pub async fn run_without_locks(
             tokio::time::sleep(WORK_TIME).await;
             oracle.record(LockUse {
                 lock,
-                share: kind_of(lock).random_share(),
+                share: kind_of(lock).random_share(&mut rand::thread_rng()),
                 token: 0,
                 started_at: entered,
                 ended_at: boottime(),
@@ -154,64 +304,4 @@ pub async fn run_without_locks(
 #[must_use]
 pub fn lock_name(lock: usize) -> String {
     format!("load/{lock}")
-}
-
-async fn run_client(
-    client: Client,
-    oracle: Arc<Oracle>,
-    kind_of: KindOfLock,
-    stop: CancellationToken,
-) -> Vec<CallRecord> {
-    let mut calls = Vec::new();
-    while !stop.is_cancelled() {
-        let lock = rand::thread_rng().gen_range(0..oracle.lock_count());
-        // A random endpoint gives brokers that were unavailable their share of clients again.
-        let client = client.at_random_endpoint();
-        let started_at = boottime();
-        let kind = kind_of(lock);
-        let share = kind.random_share();
-        let held = client.acquire(&kind.acquire_call(lock, share)).await;
-        calls.push(CallRecord {
-            started_at,
-            ended_at: boottime(),
-            is_granted: held.is_ok(),
-        });
-        if let Ok(held) = held {
-            use_lock(&oracle, (lock, kind, share), &held).await;
-            // Other tests check the reply to a release. Here a lost release delays the next grant
-            // until the expiry.
-            let _ = client.release(&held).await;
-        }
-    }
-    calls
-}
-
-async fn use_lock(
-    oracle: &Oracle,
-    (lock, kind, share): (usize, LockKind, Share),
-    held: &HeldLease,
-) {
-    static NEXT_WRITER: AtomicU64 = AtomicU64::new(1);
-    if !held.is_trusted() {
-        return;
-    }
-    let entered = boottime();
-    let writer = NEXT_WRITER.fetch_add(1, Ordering::Relaxed);
-    let fenced = kind == LockKind::Exclusive;
-    if fenced {
-        oracle.write(lock, held.token(), writer);
-    }
-    let overstay = rand::thread_rng().gen_ratio(1, OVERSTAY_ONE_IN);
-    tokio::time::sleep(if overstay { OVERSTAY_TIME } else { WORK_TIME }).await;
-    if fenced {
-        oracle.write(lock, held.token(), writer);
-    }
-    let ended = boottime().min(held.trusted_until());
-    oracle.record(LockUse {
-        lock,
-        share,
-        token: held.token(),
-        started_at: entered,
-        ended_at: ended,
-    });
 }

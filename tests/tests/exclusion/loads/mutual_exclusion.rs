@@ -7,7 +7,9 @@ use std::time::Duration;
 use leasehold_tests::broker::deployment::Deployment;
 use leasehold_tests::broker::process::BrokerProcess;
 use leasehold_tests::clock::boottime;
-use leasehold_tests::load::callers::{KindOfLock, Load, LockKind, run_without_locks};
+use leasehold_tests::load::callers::{
+    CallMix, KindOfLock, Load, LoadOptions, LockKind, run_without_locks,
+};
 use leasehold_tests::load::fault_report::{
     assert_every_key_expires, assert_locks_become_free, report_run,
 };
@@ -18,7 +20,7 @@ use leasehold_tests::scale::{print_figures, scaled_duration};
 
 const CLIENTS: usize = 64;
 const BROKERS: usize = 3;
-const LOCKS: usize = 10;
+const LOCKS: usize = 16;
 const FULL: Duration = Duration::from_secs(60);
 /// Duration below that of one rotation of all faults.
 const ROTATION: Duration = Duration::from_secs(13);
@@ -44,7 +46,8 @@ async fn run_kind(name: &str, kind_of: KindOfLock) {
     let endpoints: Vec<_> = proxies.iter().map(Http2Proxy::addr).collect();
     let oracle = Arc::new(Oracle::new(LOCKS));
     let started_at = boottime();
-    let load = Load::start(CLIENTS, &endpoints, &oracle, kind_of);
+    let options = LoadOptions::plain(CLIENTS, kind_of).with_mix(CallMix::Full);
+    let load = Load::start(options, &endpoints, &oracle);
     let until = started_at + scaled_duration(FULL, ROTATION);
     let mut windows = Vec::new();
     for victim in (0..BROKERS).cycle() {
@@ -59,15 +62,17 @@ async fn run_kind(name: &str, kind_of: KindOfLock) {
         }
     }
     let ended = boottime();
-    let calls = load.stop().await;
+    let record = load.stop().await;
     let setting = format!("{name}: clients={CLIENTS} brokers={BROKERS} locks={LOCKS}");
     report_run(
         &setting,
         &oracle.verdict(),
         &windows,
-        &calls,
+        &record.calls,
         (started_at, ended),
     );
+    record.assert_losses_have_causes(name, &[]);
+    record.assert_all_activities();
     assert_locks_become_free(&deployment, LOCKS).await;
     assert_every_key_expires(&deployment).await;
 }

@@ -7,7 +7,7 @@ use leasehold_tests::{
     broker::process::BrokerProcess,
     clock::boottime,
     load::{
-        callers::{Load, LockKind, run_without_locks},
+        callers::{Load, LoadOptions, LockKind, run_without_locks},
         fault_report::{assert_locks_become_free_at, report_run},
         faults::FaultWindow,
         mutual_exclusion_oracle::Oracle,
@@ -77,7 +77,8 @@ async fn no_holders_overlap_on_independent_servers_under_faults() {
     let endpoints: Vec<_> = brokers.iter().map(BrokerProcess::addr).collect();
     let oracle = Arc::new(Oracle::new(LOCKS));
     let started_at = boottime();
-    let load = Load::start(CLIENTS, &endpoints, &oracle, |_| LockKind::Exclusive);
+    let options = LoadOptions::plain(CLIENTS, |_| LockKind::Exclusive);
+    let load = Load::start(options, &endpoints, &oracle);
     let mut windows = Vec::new();
     let faults = [Fault::Stopped, Fault::Emptied, Fault::Killed];
     for (at, fault) in (0..)
@@ -89,7 +90,7 @@ async fn no_holders_overlap_on_independent_servers_under_faults() {
     }
     sleep(QUIET_PERIOD).await;
     let ended = boottime();
-    let calls = load.stop().await;
+    let calls = load.stop().await.calls;
     let mut took: Vec<_> = calls
         .iter()
         .map(|call| call.ended_at - call.started_at)
