@@ -8,5 +8,6 @@ pub mod fault_report;
 pub mod faults;
 pub mod lease_use;
 pub mod losses;
+pub mod lost_writes;
 pub mod mutual_exclusion_oracle;
 pub mod store_expiry;

@@ -7,12 +7,13 @@ use crate::broker::deployment::Deployment;
 use crate::broker::process::KEY_PREFIX;
 use crate::client::unary::Client;
 use crate::clock::boottime;
-use crate::load::callers::{CallRecord, lock_name};
+use crate::load::callers::{CallRecord, KindOfLock, LoadTarget, lock_name};
 use crate::load::faults::FaultWindow;
 use crate::load::mutual_exclusion_oracle::Verdict;
 use crate::scale::print_figures;
 
 const DRAIN_LIMIT: Duration = Duration::from_secs(20);
+const DRAIN_TTL: Duration = Duration::from_secs(2);
 
 /// Prints the figures of a run that lasted from `begun` to `ended`, and asserts its results.
 pub fn report_run(
@@ -90,6 +91,25 @@ pub async fn assert_locks_become_free_at(brokers: &[SocketAddr], locks: usize) {
         while let Some(state) = client.get_lock(&lock).await.expect("GetLock works") {
             assert!(boottime() < give_up, "still held or waited for: {state:?}");
         }
+    }
+}
+
+/// Asserts that each lock of the load can be acquired completely within `DRAIN_LIMIT`. A store that
+/// came back with older data may show waiters that have left, until the next call for the lock.
+pub async fn assert_locks_can_be_acquired(
+    brokers: &[SocketAddr],
+    locks: usize,
+    kind_of: KindOfLock,
+) {
+    let client = Client::new("observer", brokers, 0);
+    for lock in 0..locks {
+        let kind = kind_of(lock);
+        let share = kind.full_share();
+        let target = LoadTarget { lock, kind, share };
+        let call = target.acquire_call(DRAIN_TTL, DRAIN_LIMIT);
+        let held = client.acquire(&call).await;
+        let held = held.unwrap_or_else(|status| panic!("lock {lock} is not free: {status:?}"));
+        client.release(&held).await.expect("it is held");
     }
 }
 

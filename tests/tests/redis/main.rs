@@ -2,6 +2,7 @@
 
 mod loads {
     mod data_loss;
+    mod lost_writes;
 }
 mod waits {
     mod assumptions;
