@@ -2,6 +2,7 @@
 
 mod loads {
     mod fail_over;
+    mod lagging_replica;
 }
 mod waits {
     mod settings;

@@ -101,6 +101,13 @@ impl SentinelDeployment {
         self.proxy(index).block(&[Ipv4Addr::LOCALHOST.into()]);
     }
 
+    /// Stops the replication from a master to all other servers. Clients and Sentinels can still
+    /// reach the master.
+    pub fn cut_replication(&self, master: usize) {
+        let replicas = self.other_servers(master).map(server_source_address);
+        self.proxy(master).block(&replicas.collect::<Vec<_>>());
+    }
+
     /// Removes all network partitions.
     pub fn heal(&self) {
         (0..self.members.len()).for_each(|index| self.proxy(index).unblock_all());
