@@ -1,7 +1,6 @@
 //! Model of clients and an adversary around the specification of a lock.
 
 mod loads {
+    mod random;
     mod scripts;
 }
-
-mod random;
