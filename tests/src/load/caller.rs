@@ -108,6 +108,7 @@ pub struct Caller {
     client: Client,
     oracle: Arc<Oracle>,
     options: LoadOptions,
+    seed: u64,
     rng: StdRng,
     released: Option<ReleasedRequest>,
     record: LoadRecord,
@@ -120,19 +121,40 @@ impl Caller {
             client,
             oracle,
             options,
+            seed,
             rng: StdRng::seed_from_u64(seed),
             released: None,
             record: LoadRecord::default(),
         }
     }
 
+    /// Returns the first activity: those of clients with consecutive seeds differ, so that a short
+    /// load has rare activities, too.
+    fn first_activity(&mut self) -> Activity {
+        let index = self.seed % Activity::ALL.len() as u64;
+        let first = Activity::ALL[usize::try_from(index).expect("few activities")];
+        match first.frequency(self.options.mix) {
+            0 => self.draw_activity(),
+            _ => first,
+        }
+    }
+
+    fn draw_activity(&mut self) -> Activity {
+        let mix = self.options.mix;
+        let activities = Activity::ALL;
+        *activities
+            .choose_weighted(&mut self.rng, |activity| activity.frequency(mix))
+            .expect("an activity with a frequency")
+    }
+
     /// Uses locks until stopped, and returns the record.
     pub async fn run(mut self, stop: CancellationToken) -> LoadRecord {
+        let mut next = Some(self.first_activity());
         while !stop.is_cancelled() {
-            let mix = self.options.mix;
-            let activity = *Activity::ALL
-                .choose_weighted(&mut self.rng, |activity| activity.frequency(mix))
-                .expect("an activity with a frequency");
+            let activity = match next.take() {
+                Some(activity) => activity,
+                None => self.draw_activity(),
+            };
             // A random endpoint gives brokers that were unavailable their share of clients again.
             let first = self.random_endpoint();
             self.client = self.client.at_endpoint(first);
