@@ -13,12 +13,13 @@ use leasehold_tests::{
 /// Number of histories at full scale.
 const HISTORIES: usize = 70_000;
 
+/// Always the same histories, so that the result depends on the code only: `make soak-model` has
+/// more of them.
 #[test]
 fn no_history_violates_a_property() {
     let histories = scaled_count(HISTORIES, 1_000) as u64;
-    let first: u64 = rand::random::<u32>().into();
     let mut counts = BTreeMap::new();
-    for seed in first..first + histories {
+    for seed in 0..histories {
         let mut walk = RandomWalk::new(seed, false);
         if let Err(violation) = walk.run(STEPS) {
             let shortest = shrink(world_size(seed, false), *violation);
