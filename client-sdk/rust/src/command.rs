@@ -18,7 +18,7 @@ pub(crate) enum Command {
     Acquire(Box<AcquireCommand>),
     /// Cancels the acquire whose caller was dropped. A granted lock is released.
     Cancel { request_id: String },
-    /// Releases what a guard holds. `answer` is `None` for a dropped guard.
+    /// Releases what a guard holds. `reply` is `None` for a dropped guard.
     Release {
         lease_id: String,
         scope: GuardScope,

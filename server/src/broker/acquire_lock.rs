@@ -134,7 +134,8 @@ impl LockAcquisition<'_> {
                     let AcquireCommand { lock, mode, .. } = &self.acquire;
                     wait_timer.get_or_insert_with(|| self.timer.start_wait(lock, *mode));
                 }
-                // The call was queued before. The next touch detects a lost queue position.
+                // The call was queued before. A touch detects a lost queue position, unless
+                // other calls have made this broker known to the lock meanwhile.
                 Err(LockError::StoreUnavailable | LockError::StoreFull) if self.acquire.rejoin => {}
                 Err(error) => return Err(error),
             }

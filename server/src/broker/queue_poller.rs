@@ -47,7 +47,7 @@ impl Broker {
         }
     }
 
-    /// Reads a snapshot like [`Self::look`], in a background task.
+    /// Reads a snapshot like [`Self::refresh_snapshot`], in a background task.
     pub(super) fn snapshot_soon(&self, lock: &LockKey) {
         if self.waiters.snapshot_due(lock) {
             let (broker, lock) = (self.clone(), lock.clone());

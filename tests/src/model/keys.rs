@@ -1,7 +1,7 @@
 //! Keys of calls, tasks and messages, and the ids that are derived from them.
 //!
-//! A key depends on the history of its own call only, so that a history without other calls still
-//! contains it.
+//! A key is derived from its client, call and attempt. Removing another call from a history does not
+//! change it, so that the shorter history can be repeated.
 
 use std::fmt;
 
