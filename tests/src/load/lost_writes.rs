@@ -10,7 +10,7 @@ use crate::{
     client::unary::{AcquireCall, Client},
     clock::boottime,
     load::{
-        callers::{LoadRecord, lock_name},
+        callers::{LoadRecord, LockKind, lock_name},
         losses::DataLoss,
         mutual_exclusion_oracle::Verdict,
     },
@@ -18,6 +18,24 @@ use crate::{
     status::error_reason,
     until::until,
 };
+
+/// Number of brokers of a run.
+pub const BROKERS: usize = 2;
+/// Number of clients of a run.
+pub const CLIENTS: usize = 64;
+/// Number of locks of a run.
+pub const LOCKS: usize = 80;
+
+/// Returns the kind of a lock: half of them are exclusive.
+#[must_use]
+pub fn kind_of(lock: usize) -> LockKind {
+    [
+        LockKind::Exclusive,
+        LockKind::Exclusive,
+        LockKind::ReadWrite,
+        LockKind::Semaphore,
+    ][lock % 4]
+}
 
 /// A fault by which the store lost its newest writes.
 #[derive(Debug, Clone)]

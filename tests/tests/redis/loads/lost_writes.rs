@@ -8,10 +8,12 @@ use leasehold_tests::{
     client::unary::Client,
     clock::boottime,
     load::{
-        callers::{CallMix, Load, LoadOptions, LockKind, run_without_locks},
+        callers::{CallMix, Load, LoadOptions, run_without_locks},
         fault_report::{assert_every_key_expires, assert_locks_can_be_acquired},
         losses::DataLoss,
-        lost_writes::{LostWrites, assert_lost_writes, read_last_tokens},
+        lost_writes::{
+            BROKERS, CLIENTS, LOCKS, LostWrites, assert_lost_writes, kind_of, read_last_tokens,
+        },
         mutual_exclusion_oracle::Oracle,
     },
     redis::server::RedisServer,
@@ -20,9 +22,6 @@ use leasehold_tests::{
 use rand::Rng as _;
 use tokio::time::sleep;
 
-const BROKERS: usize = 2;
-const CLIENTS: usize = 64;
-const LOCKS: usize = 80;
 const TTL: Duration = Duration::from_secs(2);
 /// E(ttl_max) + lock_delay_max + former_master_max + 1 s.
 const QUARANTINE: Duration = Duration::from_millis(2_650 + 1_000 + 1_000);
@@ -31,15 +30,6 @@ const QUIET_PERIOD: Duration = Duration::from_secs(2);
 const LOST_MS_MIN: u64 = 200;
 const LOST_MS_MAX: u64 = 2_000;
 const BLIND_CHECK: Duration = Duration::from_secs(1);
-
-fn kind_of(lock: usize) -> LockKind {
-    [
-        LockKind::Exclusive,
-        LockKind::Exclusive,
-        LockKind::ReadWrite,
-        LockKind::Semaphore,
-    ][lock % 4]
-}
 
 /// Starts brokers with small bounds, which keep the quarantine short.
 async fn start_deployment() -> Deployment {
