@@ -74,8 +74,9 @@ struct Waiter {
     lease_id: LeaseId,
     /// Time for which a touch reports a grant to the call.
     grant_reported_for: Duration,
-    /// Time at which the last `acquire` of the call was sent.
-    acquire_sent_at: Instant,
+    /// Time at which the last `acquire` that queued the call was sent; `None` if a later one had no
+    /// reply, so that the call may have lost its queue position.
+    queued_at: Option<Instant>,
     signals: mpsc::Sender<Signal>,
 }
 
@@ -99,7 +100,7 @@ impl WaiterRegistry {
             attempt,
             lease_id: acquire.lease_id,
             grant_reported_for: grant_reported_for(acquire),
-            acquire_sent_at: Instant::now(),
+            queued_at: Some(Instant::now()),
             signals: sender,
         };
         self.locked()
@@ -142,14 +143,15 @@ impl WaiterRegistry {
         }
     }
 
-    /// Records that `acquire` is sent for a call.
-    pub fn record_acquire(&self, acquire: &AcquireCommand) {
+    /// Records the time at which the `acquire` was sent that queued a call, or `None` if an `acquire`
+    /// had no reply. The next touch with a reply then signals the call to send it again.
+    pub fn record_queued(&self, acquire: &AcquireCommand, queued_at: Option<Instant>) {
         let mut queues = self.locked();
         let queue = queues.get_mut(&acquire.lock);
         let waiters = queue.and_then(|queue| queue.calls.get_mut(&acquire.request));
         for waiter in waiters.into_iter().flatten() {
             if waiter.attempt == acquire.attempt {
-                waiter.acquire_sent_at = Instant::now();
+                waiter.queued_at = queued_at;
             }
         }
     }
@@ -164,8 +166,11 @@ impl WaiterRegistry {
         };
         let previous_sent_at = queue.touch_sent_at.replace(sent_at);
         for waiter in queue.calls.values().flatten() {
-            let checked_at = previous_sent_at.max(Some(waiter.acquire_sent_at));
-            if checked_at.is_some_and(|at| at.elapsed() >= waiter.grant_reported_for) {
+            let is_checked = waiter.queued_at.is_some_and(|queued_at| {
+                let checked_at = previous_sent_at.unwrap_or(queued_at).max(queued_at);
+                checked_at.elapsed() < waiter.grant_reported_for
+            });
+            if !is_checked {
                 let _ = waiter.signals.try_send(Signal::Rejoin);
             }
         }

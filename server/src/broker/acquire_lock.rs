@@ -69,7 +69,7 @@ impl LockAcquisition<'_> {
     /// Sends `acquire` to the store once. `Err(Held)` means that the lock was not granted yet.
     async fn request(&mut self) -> Result<Grant, LockError> {
         self.note_heartbeat();
-        self.broker.waiters.record_acquire(&self.acquire);
+        let sent_at = Instant::now();
         let store_call = self.broker.quotas.begin_store_call();
         let result = self.broker.store.acquire(&self.acquire).await;
         drop(store_call);
@@ -77,6 +77,9 @@ impl LockAcquisition<'_> {
             Ok(acquired) => matches!(acquired, Acquired::Granted(_) | Acquired::Queued { .. }),
             Err(error) => error.may_have_executed(),
         };
+        let is_queued = matches!(result, Ok(Acquired::Queued { .. }));
+        let waiters = &self.broker.waiters;
+        waiters.record_queued(&self.acquire, is_queued.then_some(sent_at));
         match result? {
             Acquired::Granted(grant) => Ok(grant),
             Acquired::Queued {
@@ -134,8 +137,7 @@ impl LockAcquisition<'_> {
                     let AcquireCommand { lock, mode, .. } = &self.acquire;
                     wait_timer.get_or_insert_with(|| self.timer.start_wait(lock, *mode));
                 }
-                // The call was queued before. A touch detects a lost queue position, unless
-                // other calls have made this broker known to the lock meanwhile.
+                // The call was queued before. The next touch signals it to send `acquire` again.
                 Err(LockError::StoreUnavailable | LockError::StoreFull) if self.acquire.rejoin => {}
                 Err(error) => return Err(error),
             }

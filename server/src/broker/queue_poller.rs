@@ -120,12 +120,12 @@ fn touch_interval(queues: usize) -> Duration {
 mod tests {
     use std::sync::Arc;
 
-    use tokio::time::sleep;
+    use tokio::{task::JoinHandle, time::sleep};
 
     use super::*;
     use crate::{
         broker::{PERMIT_HOLD_MAX, TOUCHES_IN_FLIGHT_MAX},
-        lock::{AcquireCall, RequestId, Target, Ttl},
+        lock::{AcquireCall, Lease, LockFailure, RequestId, Target, Ttl},
         store::stub::{StubStore, acquire, lock},
     };
 
@@ -159,26 +159,46 @@ mod tests {
         for (touch_duration, is_repeated) in [(10, false), (2_000, true)] {
             let store = Arc::new(StubStore::queueing(Duration::from_millis(touch_duration)));
             let broker = Broker::unlimited(store.clone());
-            let command = acquire(&lock("a"), 0);
-            let call = AcquireCall {
-                targets: vec![Target {
-                    lock: command.lock,
-                    mode: command.mode,
-                }],
-                under: None,
-                owner: command.owner,
-                ttl: Ttl::from_stored(2_000),
-                options: command.options,
-                wait_ms: command.wait_ms,
-                request_id: RequestId::random(),
-                arguments: command.arguments,
-            };
-            let tasks = broker.tasks.clone();
-            let waiting = tasks.spawn(async move { broker.acquire(&Arc::default(), call).await });
+            let waiting = spawn_acquire(&broker);
             sleep(Duration::from_secs(10)).await;
             assert_eq!(store.rejoins_sent() > 0, is_repeated, "{touch_duration} ms");
             waiting.abort();
         }
+    }
+
+    /// After the first repeated call another call of this broker may have joined the queue, so that
+    /// the store does not ask for repeats any longer.
+    #[tokio::test(start_paused = true)]
+    async fn a_call_without_a_queue_position_is_repeated_until_it_has_a_reply() {
+        let store = Arc::new(StubStore::queueing(Duration::from_millis(10)));
+        let broker = Broker::unlimited(store.clone());
+        let waiting = spawn_acquire(&broker);
+        sleep(Duration::from_secs(1)).await;
+        store.lose_rejoins(3);
+        broker.waiters.rejoin(&lock("a"));
+        sleep(Duration::from_secs(20)).await;
+        assert_eq!(store.rejoins_sent(), 4);
+        waiting.abort();
+    }
+
+    /// Spawns a call that waits for the lock `a`.
+    fn spawn_acquire(broker: &Broker) -> JoinHandle<Result<Lease, LockFailure>> {
+        let command = acquire(&lock("a"), 0);
+        let call = AcquireCall {
+            targets: vec![Target {
+                lock: command.lock,
+                mode: command.mode,
+            }],
+            under: None,
+            owner: command.owner,
+            ttl: Ttl::from_stored(2_000),
+            options: command.options,
+            wait_ms: command.wait_ms,
+            request_id: RequestId::random(),
+            arguments: command.arguments,
+        };
+        let (broker, tasks) = (broker.clone(), broker.tasks.clone());
+        tasks.spawn(async move { broker.acquire(&Arc::default(), call).await })
     }
 
     #[test]

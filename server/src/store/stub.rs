@@ -36,6 +36,8 @@ pub(crate) struct StubStore {
     touch_duration: Option<Duration>,
     commands_sent: AtomicUsize,
     rejoins_sent: AtomicUsize,
+    /// Number of further repeated calls whose reply is lost.
+    rejoins_to_lose: AtomicUsize,
 }
 
 impl StubStore {
@@ -56,6 +58,11 @@ impl StubStore {
             touch_duration: Some(touch_duration),
             ..Self::default()
         }
+    }
+
+    /// Loses the replies to the next `count` calls that are sent again.
+    pub(crate) fn lose_rejoins(&self, count: usize) {
+        self.rejoins_to_lose.store(count, Relaxed);
     }
 
     /// Returns the number of calls that were sent again because their position may be lost.
@@ -120,8 +127,16 @@ impl Store for StubStore {
         if self.touch_duration.is_none() {
             return self.never_reply().await;
         }
-        self.rejoins_sent
-            .fetch_add(usize::from(acquire.rejoin), Relaxed);
+        if acquire.rejoin {
+            self.rejoins_sent.fetch_add(1, Relaxed);
+            let subtract = |count: usize| count.checked_sub(1);
+            let lost = self
+                .rejoins_to_lose
+                .fetch_update(Relaxed, Relaxed, subtract);
+            if lost.is_ok() {
+                return Err(StoreError::Unavailable("no reply".to_owned()));
+            }
+        }
         Ok(Acquired::Queued {
             next_event_ms: 0,
             sequence: 1,
