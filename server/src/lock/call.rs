@@ -52,7 +52,7 @@ pub enum LeaseBinding {
 }
 
 /// Scope of a release.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ReleaseScope {
     /// All entries, together with the whole lease.
     All,

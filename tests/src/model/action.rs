@@ -39,6 +39,14 @@ pub enum Action {
     Acquire(Box<CallArguments>),
     /// A client sends a call once more.
     Retry { attempt: AttemptKey, broker: u8 },
+    /// A client opens a stream at a broker. Its former stream breaks.
+    Open { client: ClientIndex, broker: u8 },
+    /// The stream of a client breaks.
+    Break(ClientIndex),
+    /// A client sends a heartbeat.
+    Heartbeat(ClientIndex),
+    /// A client attaches a lease to its stream.
+    Attach { client: ClientIndex, lease: CallKey },
     /// A client drops an RPC.
     Abandon { attempt: AttemptKey, operation: u8 },
     /// A client renews a lease.
@@ -82,6 +90,9 @@ pub struct CallArguments {
     pub ttl_ms: u64,
     pub wait_ms: u64,
     pub lock_delay_ms: u64,
+    /// True to send the call on the stream of the client.
+    pub is_on_stream: bool,
+    pub disconnect_grace_ms: Option<u64>,
     /// Longest hold, or 0 for no limit.
     pub max_hold_ms: u64,
 }
@@ -121,6 +132,14 @@ impl fmt::Display for Action {
                     "client {} repeats {attempt} at broker {broker}",
                     attempt.call.client
                 )
+            }
+            Self::Open { client, broker } => {
+                write!(f, "client {client} opens a stream at broker {broker}")
+            }
+            Self::Break(client) => write!(f, "the stream of client {client} breaks"),
+            Self::Heartbeat(client) => write!(f, "client {client} sends a heartbeat"),
+            Self::Attach { client, lease } => {
+                write!(f, "client {client} attaches lease {lease} to its stream")
             }
             Self::Abandon { attempt, .. } => {
                 write!(f, "client {} abandons {attempt}", attempt.call.client)

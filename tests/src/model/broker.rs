@@ -7,17 +7,17 @@ mod renewals;
 use std::collections::BTreeMap;
 
 use leasehold_server::{
-    lock::{ExpectedAttachment, FencingToken, LeaseRef, ReleaseScope},
+    lock::{Attachment, ExpectedAttachment, FencingToken, LeaseRef, ReleaseScope},
     store::HandOff,
 };
 
 pub use self::{
-    acquire::{AcquirePhase, AcquireRequest, AcquireTask, HandOffSignal, Signal},
+    acquire::{AcquirePhase, AcquireRequest, AcquireTask, HandOffSignal, RequestStream, Signal},
     renewals::Renewals,
 };
 use super::{
     client::{ClientReply, PresentedLock},
-    keys::{AttemptKey, CallKey, LockIndex, ProcessKey, TaskKey, lock_key},
+    keys::{AttemptKey, CallKey, LockIndex, ProcessKey, StreamKey, TaskKey, lock_key},
     world::{Body, Reply, World},
 };
 use crate::differential::steps::{StoreCommand, StoreReply};
@@ -36,6 +36,24 @@ pub struct ModelBroker {
     pub tasks: BTreeMap<TaskKey, Task>,
     /// Locks for which calls wait.
     pub queues: BTreeMap<LockIndex, BrokerQueue>,
+    pub streams: BTreeMap<StreamKey, BrokerStream>,
+}
+
+/// A lease stream.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct BrokerStream {
+    /// True if the broker has detected that the stream is broken.
+    pub is_broken: bool,
+    /// Time at which the newest heartbeat was sent that the broker has read.
+    pub heartbeat_sent_us: u64,
+    pub leases: BTreeMap<CallKey, StreamLease>,
+}
+
+/// A lease that is attached to a stream.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct StreamLease {
+    pub locks: Vec<PresentedLock>,
+    pub disconnect_grace_ms: Option<u64>,
 }
 
 /// State of a broker for a lock for which calls wait.
@@ -59,10 +77,32 @@ pub enum Task {
 /// A renewal or a release.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct OperationTask {
-    lease: CallKey,
-    /// Time at which the client sent a renewal; `None` for a release.
-    renewal_sent_us: Option<u64>,
+    pub operation: Operation,
     renewals: Renewals,
+}
+
+/// An operation on the locks of a lease.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Operation {
+    pub lease: CallKey,
+    pub presented: Vec<PresentedLock>,
+    /// Stream on which the operation was requested.
+    pub stream: Option<StreamKey>,
+    pub kind: OperationKind,
+}
+
+/// Kind of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OperationKind {
+    /// A renewal for a message that was sent at this time.
+    Renew {
+        sent_us: u64,
+    },
+    Release(ReleaseScope),
+    /// An attachment with this number.
+    Attach {
+        number: u32,
+    },
 }
 
 /// A touch.
@@ -131,7 +171,7 @@ impl OperationTask {
     /// Returns the lease of the renewal or release.
     #[must_use]
     pub fn lease(&self) -> CallKey {
-        self.lease
+        self.operation.lease
     }
 
     /// Returns the oldest command without a reply.
@@ -149,8 +189,19 @@ impl ModelBroker {
             era,
             tasks: BTreeMap::new(),
             queues: BTreeMap::new(),
+            streams: BTreeMap::new(),
         }
     }
+}
+
+/// Returns the attachment that a command for a call or operation requires.
+pub(super) fn expected_attachment(
+    stream: Option<StreamKey>,
+    process: ProcessKey,
+) -> ExpectedAttachment {
+    stream.map_or(ExpectedAttachment::None, |stream| {
+        ExpectedAttachment::Stream(stream.id(process))
+    })
 }
 
 /// Returns the reference to a lock of a lease.
@@ -163,31 +214,37 @@ pub(super) fn lease_ref(lease: CallKey, presented: PresentedLock) -> LeaseRef {
 }
 
 impl World {
-    /// Starts a renewal, or a release with `scope`, at a broker.
-    pub(super) fn start_operation(
-        &mut self,
-        broker: usize,
-        key: TaskKey,
-        lease: CallKey,
-        operation: (Vec<PresentedLock>, Option<ReleaseScope>, u64),
-    ) {
-        let (presented, scope, sent_us) = operation;
+    /// Starts an operation at a broker.
+    pub(super) fn start_operation(&mut self, broker: usize, key: TaskKey, operation: Operation) {
+        let Operation {
+            lease,
+            presented,
+            stream,
+            kind,
+        } = &operation;
+        let process = self.brokers[broker].process;
+        let expected = expected_attachment(*stream, process);
         let commands = presented.iter().map(|presented| {
-            let lease = lease_ref(lease, *presented);
-            let unary = ExpectedAttachment::None;
-            match scope {
-                Some(scope) => StoreCommand::Release(lease, scope, unary),
-                None => StoreCommand::Renew(lease, None, unary),
+            let lease = lease_ref(*lease, *presented);
+            match (kind, stream) {
+                (OperationKind::Renew { .. }, _) => StoreCommand::Renew(lease, None, expected),
+                (OperationKind::Release(scope), _) => {
+                    StoreCommand::Release(lease, *scope, expected)
+                }
+                (OperationKind::Attach { number }, stream) => {
+                    let stream = stream.expect("the stream of an attachment").id(process);
+                    let number = *number;
+                    StoreCommand::Attach(lease, Attachment { stream, number })
+                }
             }
         });
         let commands: Vec<_> = commands.collect();
-        let mut renewals = Renewals::new(presented);
+        let mut renewals = Renewals::new(presented.clone());
         for command in commands {
             renewals.send(self, broker, key, command);
         }
         let task = OperationTask {
-            lease,
-            renewal_sent_us: scope.is_none().then_some(sent_us),
+            operation,
             renewals,
         };
         self.brokers[broker]
@@ -208,7 +265,7 @@ impl World {
         };
         let task = match task {
             Task::Acquire(task) => self.acquire_reply(broker, key, task, (command, reply)),
-            Task::Operation(task) => self.operation_reply(key, task, command, reply),
+            Task::Operation(task) => self.operation_reply(broker, key, task, (command, reply)),
             Task::Rollback(task) => self.rollback_reply(task, command, reply),
             Task::Touch(touch) if touch.command == command => {
                 self.touch_reply(broker, touch, reply);
@@ -223,32 +280,166 @@ impl World {
 
     fn operation_reply(
         &mut self,
+        broker: usize,
         key: TaskKey,
         mut task: OperationTask,
-        command: u16,
-        reply: Option<&Reply>,
+        (command, reply): (u16, Option<&Reply>),
     ) -> Option<Task> {
         task.renewals.receive(command, reply);
         if !task.renewals.is_complete() {
             return Some(Task::Operation(task));
         }
-        let lease = task.lease;
-        if let Some(sent_us) = task.renewal_sent_us {
-            let reply = match task.renewals.surviving() {
-                Ok(locks) => ClientReply::Renewed {
+        let Operation {
+            lease,
+            stream,
+            kind,
+            ..
+        } = task.operation;
+        let surviving = task.renewals.surviving();
+        let reply = match (kind, surviving, stream) {
+            (OperationKind::Release(_), ..) | (_, Err(Failure::Unavailable), Some(_)) => None,
+            (_, Err(failure), _) => {
+                if let Some(stream) = stream {
+                    self.detach(broker, stream, lease);
+                }
+                let presented = task.renewals.presented();
+                Some(ClientReply::RenewalFailed {
                     lease,
-                    sent_us,
-                    locks,
-                },
-                Err(failure) => ClientReply::RenewalFailed {
-                    lease,
-                    presented: task.renewals.presented(),
+                    presented,
                     failure,
-                },
-            };
+                })
+            }
+            (OperationKind::Renew { sent_us }, Ok(locks), _) => Some(ClientReply::Renewed {
+                lease,
+                sent_us,
+                locks,
+            }),
+            (OperationKind::Attach { .. }, Ok(locks), stream) => {
+                let stream = stream.expect("the stream of an attachment");
+                self.add_to_stream(broker, stream, lease, &locks);
+                Some(ClientReply::Attached { lease, stream })
+            }
+        };
+        if let Some(reply) = reply {
             self.send(key, Body::ToClient(reply));
         }
         None
+    }
+
+    /// Adds locks to a lease of a stream.
+    pub(super) fn add_to_stream(
+        &mut self,
+        broker: usize,
+        stream: StreamKey,
+        lease: CallKey,
+        locks: &[GrantedLock],
+    ) {
+        let known = &self.clients[usize::from(lease.client)].calls[&lease.number];
+        let disconnect_grace_ms = known.arguments.disconnect_grace_ms;
+        let now_us = self.now_us;
+        let streams = &mut self.brokers[broker].streams;
+        let stream_state = streams.entry(stream).or_default();
+        let held = stream_state.leases.entry(lease).or_default();
+        held.disconnect_grace_ms = disconnect_grace_ms;
+        for granted in locks {
+            held.locks.retain(|held| held.lock != granted.lock);
+            held.locks.push(PresentedLock {
+                lock: granted.lock,
+                token: granted.token,
+            });
+        }
+        if stream_state.is_broken {
+            self.schedule_lapse(broker, stream, lease, now_us);
+        }
+    }
+
+    fn detach(&mut self, broker: usize, stream: StreamKey, lease: CallKey) {
+        if let Some(stream) = self.brokers[broker].streams.get_mut(&stream) {
+            stream.leases.remove(&lease);
+        }
+    }
+
+    /// Handles a heartbeat: renews every lease of the stream that is not being renewed.
+    pub(super) fn on_heartbeat(&mut self, broker: usize, stream: StreamKey, sent_us: u64) {
+        let known = self.brokers[broker].streams.entry(stream).or_default();
+        if known.is_broken {
+            return;
+        }
+        known.heartbeat_sent_us = known.heartbeat_sent_us.max(sent_us);
+        for (lease, held) in known.leases.clone() {
+            let key = TaskKey::Renewal(stream, lease);
+            if self.brokers[broker].tasks.contains_key(&key) || held.locks.is_empty() {
+                continue;
+            }
+            let operation = Operation {
+                lease,
+                presented: held.locks,
+                stream: Some(stream),
+                kind: OperationKind::Renew { sent_us },
+            };
+            self.start_operation(broker, key, operation);
+        }
+    }
+
+    /// Handles the end of a stream: its leases with a `disconnect_grace` end after it, and its calls
+    /// are rolled back unless they are repeated.
+    pub(super) fn on_stream_broken(&mut self, broker: usize, stream: StreamKey) {
+        let known = self.brokers[broker].streams.entry(stream).or_default();
+        if std::mem::replace(&mut known.is_broken, true) {
+            return;
+        }
+        let leases: Vec<_> = known.leases.keys().copied().collect();
+        let now_us = self.now_us;
+        for lease in leases {
+            self.schedule_lapse(broker, stream, lease, now_us);
+        }
+        let tasks = self.brokers[broker].tasks.values();
+        let of_stream = tasks.filter_map(|task| match task {
+            Task::Acquire(task) if task.request.stream.is_some_and(|on| on.stream == stream) => {
+                Some(task.request.attempt)
+            }
+            Task::Acquire(_) | Task::Operation(_) | Task::Rollback(_) | Task::Touch(_) => None,
+        });
+        let attempts: Vec<_> = of_stream.collect();
+        for attempt in attempts {
+            self.disconnect(broker, attempt);
+        }
+    }
+
+    fn schedule_lapse(&mut self, broker: usize, stream: StreamKey, lease: CallKey, now_us: u64) {
+        let streams = &self.brokers[broker].streams;
+        let held = streams
+            .get(&stream)
+            .and_then(|stream| stream.leases.get(&lease));
+        if let Some(grace_ms) = held.and_then(|held| held.disconnect_grace_ms) {
+            let task = RollbackTask {
+                not_before_us: now_us + grace_ms * 1_000,
+                in_flight: None,
+            };
+            let key = TaskKey::Lapse(stream, lease);
+            self.brokers[broker].tasks.insert(key, Task::Rollback(task));
+        }
+    }
+
+    /// Ends a lease whose grace has passed. Returns false if the lease has left the stream.
+    pub(super) fn lapse(&mut self, broker: usize, stream: StreamKey, lease: CallKey) -> bool {
+        let key = TaskKey::Lapse(stream, lease);
+        self.brokers[broker].tasks.remove(&key);
+        let streams = &self.brokers[broker].streams;
+        let held = streams
+            .get(&stream)
+            .and_then(|stream| stream.leases.get(&lease));
+        let Some(presented) = held.map(|held| held.locks.clone()) else {
+            return false;
+        };
+        let operation = Operation {
+            lease,
+            presented,
+            stream: Some(stream),
+            kind: OperationKind::Release(ReleaseScope::ExpireNow),
+        };
+        self.start_operation(broker, key, operation);
+        true
     }
 
     fn rollback_reply(

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use super::{
     action::{CallArguments, ReleasePart, Target},
     broker::{Failure, GrantedLock},
-    keys::{CallKey, LockIndex},
+    keys::{CallKey, LockIndex, StreamKey},
+    properties::weight_of,
 };
 
 /// A client. It trusts a lock until the time at which it sent the call whose success was reported,
@@ -17,6 +18,17 @@ pub struct ModelClient {
     pub calls: BTreeMap<u8, ClientCall>,
     /// Leases by the call that created them.
     pub leases: BTreeMap<CallKey, ClientLease>,
+    /// The stream that the client uses, and its broker.
+    pub stream: Option<OpenStream>,
+    /// Number of streams that the client has opened.
+    pub streams_opened: u8,
+}
+
+/// A stream, as its client knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct OpenStream {
+    pub key: StreamKey,
+    pub broker: u8,
 }
 
 /// A call of a client.
@@ -49,6 +61,14 @@ pub struct ClientLease {
     pub ttl_ms: u64,
     /// True if the client has released the entry of a call.
     pub has_released_entries: bool,
+    /// Stream to which the lease is attached.
+    pub stream: Option<StreamKey>,
+    /// Number of attachments that the client has requested.
+    pub attachments: u32,
+    /// True if the lease may end before its validity, because its stream broke and the lease has a
+    /// `disconnect_grace`.
+    pub may_lapse: bool,
+    pub has_grace: bool,
 }
 
 /// State of a lease, as its client knows it.
@@ -101,9 +121,12 @@ pub struct PresentedLock {
 pub enum ClientReply {
     Granted {
         call: CallKey,
+        stream: Option<StreamKey>,
         sent_us: u64,
         locks: Vec<GrantedLock>,
     },
+    /// A lease is attached to a stream. Its validity is unchanged.
+    Attached { lease: CallKey, stream: StreamKey },
     Refused {
         call: CallKey,
         presented: Vec<PresentedLock>,
@@ -129,11 +152,20 @@ impl ModelClient {
             clock_tenths,
             calls: BTreeMap::new(),
             leases: BTreeMap::new(),
+            stream: None,
+            streams_opened: 0,
         }
     }
 
     /// Handles a reply that grants locks to a call.
-    pub fn on_granted(&mut self, call: CallKey, sent_us: u64, locks: &[GrantedLock]) {
+    pub fn on_granted(
+        &mut self,
+        call: CallKey,
+        stream: Option<StreamKey>,
+        sent_us: u64,
+        locks: &[GrantedLock],
+    ) {
+        let current = self.stream.map(|stream| stream.key);
         let Some(known) = self.calls.get_mut(&call.number) else {
             return;
         };
@@ -145,8 +177,15 @@ impl ModelClient {
         let arguments = known.arguments.clone();
         let lease = arguments.under.unwrap_or(call);
         if is_first && arguments.under.is_none() {
-            self.leases
-                .insert(lease, ClientLease::new(arguments.ttl_ms));
+            let attachments = u32::try_from(known.attempts.len()).unwrap_or(u32::MAX);
+            let created = ClientLease {
+                stream,
+                attachments,
+                has_grace: arguments.disconnect_grace_ms.is_some(),
+                may_lapse: stream.is_some_and(|stream| Some(stream) != current),
+                ..ClientLease::new(arguments.ttl_ms)
+            };
+            self.leases.insert(lease, created);
         }
         let trusted_until_us = self.trusted_until_us(sent_us, locks);
         let Some(lease) = self.leases.get_mut(&lease) else {
@@ -167,6 +206,14 @@ impl ModelClient {
                 None => {}
             }
             lease.trust(granted, trusted_until_us);
+        }
+    }
+
+    /// Handles the end of the client's stream.
+    pub fn on_broken(&mut self) {
+        let broken = self.stream.take().map(|stream| stream.key);
+        for lease in self.leases.values_mut() {
+            lease.may_lapse |= lease.stream.is_some() && lease.stream == broken;
         }
     }
 
@@ -206,6 +253,10 @@ impl ClientLease {
             state: LeaseState::Held,
             ttl_ms,
             has_released_entries: false,
+            stream: None,
+            attachments: 0,
+            may_lapse: false,
+            has_grace: false,
         }
     }
 
@@ -287,7 +338,7 @@ impl ClientLease {
             entered.token = granted.token;
         }
         let entry = TrustedEntry {
-            weight: target.mode.weight(),
+            weight: weight_of(target.mode),
             era: granted.era,
         };
         entered.entries.insert(call, entry);

@@ -7,6 +7,7 @@ use std::fmt;
 
 use leasehold_server::lock::{
     ArgumentsHash, AttemptId, BrokerId, LeaseId, LockKey, LockName, Namespace, RequestHash,
+    StreamId,
 };
 
 /// Index of a client.
@@ -35,6 +36,14 @@ pub struct ProcessKey {
     pub start: u8,
 }
 
+/// A lease stream of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamKey {
+    pub client: ClientIndex,
+    /// Number of the stream among those of the client.
+    pub number: u8,
+}
+
 /// A task of a broker, or of a client, that sends messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TaskKey {
@@ -46,6 +55,12 @@ pub enum TaskKey {
     Operation(ClientIndex, u8),
     /// A touch of a lock by a broker.
     Touch(ProcessKey, LockIndex),
+    /// Messages of a client on a stream.
+    Stream(StreamKey),
+    /// Renewals of a lease for the heartbeats of a stream.
+    Renewal(StreamKey, CallKey),
+    /// The end of a lease whose stream broke longer than its `disconnect_grace` ago.
+    Lapse(StreamKey, CallKey),
 }
 
 /// A message: the task that caused it, and its number among the messages of this task.
@@ -99,6 +114,17 @@ impl AttemptKey {
     }
 }
 
+impl StreamKey {
+    /// Returns the id of the stream at a broker process.
+    #[must_use]
+    pub fn id(self, process: ProcessKey) -> StreamId {
+        StreamId {
+            broker: process.id(),
+            epoch: u64::from(self.client) * 256 + u64::from(self.number),
+        }
+    }
+}
+
 impl ProcessKey {
     #[must_use]
     pub fn id(self) -> BrokerId {
@@ -144,6 +170,12 @@ impl fmt::Display for ProcessKey {
     }
 }
 
+impl fmt::Display for StreamKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "stream {}-{}", self.client, self.number)
+    }
+}
+
 impl fmt::Display for TaskKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -151,6 +183,9 @@ impl fmt::Display for TaskKey {
             Self::Rollback(attempt, lock) => write!(f, "rollback {attempt} of lock {lock}"),
             Self::Operation(client, number) => write!(f, "operation {client}-{number}"),
             Self::Touch(process, lock) => write!(f, "touch of lock {lock} by {process}"),
+            Self::Stream(stream) => write!(f, "{stream}"),
+            Self::Renewal(stream, lease) => write!(f, "renewal of lease {lease} on {stream}"),
+            Self::Lapse(stream, lease) => write!(f, "lapse of lease {lease} of {stream}"),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_server::{
-    lock::{EXCLUSIVE_WEIGHT, LeaseId, LockState, Mode, RequestHash},
+    lock::{LeaseId, LockState, Mode, RequestHash},
     store::Acquired,
 };
 
@@ -15,8 +15,11 @@ use super::{
 };
 use crate::differential::steps::{StoreCommand, StoreReply};
 
-/// Time within which a broker's touch makes it certain that the broker is not silent.
-const SURELY_LIVE_US: u64 = 1_000_000;
+/// Time within which a broker's touch makes it certain that the broker is not silent: the longest
+/// interval between touches is 4.8 s, and a broker is silent after 6 s.
+const SURELY_LIVE_US: u64 = 5_000_000;
+/// Limit of exclusive and shared locks. Not taken from the product, like the weights.
+const WHOLE: u32 = 1 << 30;
 
 /// Facts about the history of a world that its state does not contain.
 #[derive(Debug, Clone)]
@@ -164,7 +167,7 @@ impl World {
         let target = arguments.targets.iter().find(|target| target.lock == lock);
         let mode = target.expect("a target of the call").mode;
         let limit = &mut self.observations.limits[usize::from(lock)];
-        *limit = (*limit).max(mode.limit());
+        *limit = (*limit).max(limit_of(mode));
         match self.observations.grants.get(&(lock, token)) {
             Some(known) if known.lease == lease => return Ok(None),
             Some(known) => {
@@ -189,7 +192,7 @@ impl World {
             call,
             lease,
             token,
-            weight: mode.weight(),
+            weight: weight_of(mode),
         }))
     }
 
@@ -261,6 +264,11 @@ impl World {
             .holders
             .iter()
             .any(|holder| holder.lease_id == lease.lease_id());
+        // Another call of the lease may have been handed the lock, which this call then enters.
+        let has_other_call = before.waiters.iter().any(|waiter| {
+            let other = CallKey::from_owner(&waiter.owner.id).filter(|other| *other != call);
+            other.is_some_and(|other| self.lease_of(other) == lease)
+        });
         let target = known
             .arguments
             .targets
@@ -286,6 +294,7 @@ impl World {
         known.state == CallState::Open
             && known.attempts.len() == 1
             && !holds
+            && !has_other_call
             && is_whole
             && !self.observations.handed_off.contains(&(lock, call))
             && processes.any(|process| waits_at(process) && is_live(process))
@@ -385,6 +394,7 @@ impl World {
         leases.filter_map(move |(key, lease)| {
             let held = lease.locks.get(&lock)?;
             let is_trusted = self.now_us < held.trusted_until_us
+                && !(lease.may_lapse && lease.has_grace)
                 && !lease.may_lack_entries(held, self.store.era);
             is_trusted.then_some((*key, held))
         })
@@ -402,8 +412,13 @@ impl World {
                 for (lock, held) in &lease.locks {
                     // Others may share the lock until the lease expires, unless it is exclusive.
                     let is_own = created.targets.iter().any(|target| target.lock == *lock);
-                    let is_exclusive = is_own && held.weight() == EXCLUSIVE_WEIGHT;
-                    if created.lock_delay_ms == 0 || !is_exclusive || held.era != self.store.era {
+                    let is_exclusive = is_own && held.weight() == WHOLE;
+                    let has_lapsed = lease.may_lapse && lease.has_grace;
+                    if created.lock_delay_ms == 0
+                        || !is_exclusive
+                        || has_lapsed
+                        || held.era != self.store.era
+                    {
                         self.observations.delays.remove(&(*lock, *key));
                         continue;
                     }
@@ -448,7 +463,10 @@ impl World {
         failure: Failure,
     ) -> Result<(), String> {
         self.observations.count("loss");
-        let known = &self.clients[usize::from(lease.client)].leases[&lease];
+        let Some(known) = self.clients[usize::from(lease.client)].leases.get(&lease) else {
+            // The client has not received the grant.
+            return Ok(());
+        };
         let is_held = |presented: &PresentedLock| {
             let held = known.locks.get(&presented.lock);
             held.is_some_and(|held| held.token == presented.token)
@@ -460,6 +478,7 @@ impl World {
             self.now_us >= held.trusted_until_us
                 || held.era < self.store.era
                 || known.may_lack_entries(held, self.store.era)
+                || known.may_lapse && known.has_grace
                 || held
                     .max_hold_until_us
                     .is_some_and(|until_us| self.now_us >= until_us)
@@ -548,20 +567,18 @@ impl World {
                 }
             }
         }
-        let lease_of = |call: CallKey| {
-            let known = &self.clients[usize::from(call.client)].calls[&call.number];
-            known.arguments.under.unwrap_or(call)
-        };
+        let lease_of = |call: CallKey| self.lease_of(call);
         let lease_of_task = |task: TaskKey| match task {
             TaskKey::Acquire(attempt) | TaskKey::Rollback(attempt, _) => {
                 Some(lease_of(attempt.call))
             }
-            TaskKey::Operation(..) | TaskKey::Touch(..) => None,
+            TaskKey::Renewal(_, lease) | TaskKey::Lapse(_, lease) => Some(lease),
+            TaskKey::Operation(..) | TaskKey::Touch(..) | TaskKey::Stream(_) => None,
         };
         for (key, body) in &self.messages {
             live.extend(lease_of_task(key.task));
             match body {
-                Body::ToBroker(_, request) => live.extend([request.call()]),
+                Body::ToBroker(_, request) => live.extend(request.call().map(lease_of)),
                 Body::Command(_, step) => live.extend(self.lease_of_command(&step.command)),
                 Body::HandOff(_, _, hand_off, _) => {
                     live.insert(lease_of(self.observations.requests[&hand_off.request]));
@@ -581,10 +598,32 @@ impl World {
         live
     }
 
+    /// Returns the lease of a call.
+    fn lease_of(&self, call: CallKey) -> CallKey {
+        let known = &self.clients[usize::from(call.client)].calls[&call.number];
+        known.arguments.under.unwrap_or(call)
+    }
+
     fn lease_of_command(&self, command: &StoreCommand) -> Option<CallKey> {
         let lease_id = renewed_lease(command)?;
         let mut leases = self.observations.grants.values().map(|grant| grant.lease);
         leases.find(|lease| lease.lease_id() == lease_id)
+    }
+}
+
+/// Returns the share of the limit that a holder uses.
+pub(super) fn weight_of(mode: Mode) -> u32 {
+    match mode {
+        Mode::Exclusive => WHOLE,
+        Mode::Shared => 1,
+        Mode::Semaphore { permits, .. } => permits,
+    }
+}
+
+fn limit_of(mode: Mode) -> u32 {
+    match mode {
+        Mode::Exclusive | Mode::Shared => WHOLE,
+        Mode::Semaphore { limit, .. } => limit,
     }
 }
 

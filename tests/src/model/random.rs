@@ -147,7 +147,8 @@ impl RandomWalk {
             57..63 => self.touch(),
             63..69 => self.broker_task(),
             69..77 => self.acquire(),
-            77..84 => self.renew(),
+            77..80 => self.renew(),
+            80..84 => self.stream(),
             84..90 => self.release(),
             90..93 => self.retry(),
             93..95 => self.abandon(),
@@ -230,6 +231,11 @@ impl RandomWalk {
             mode: self.mode(lock),
         });
         let targets = targets.collect();
+        let known = &self.world.clients[usize::from(client)];
+        let is_on_stream = match under {
+            Some(lease) => known.leases[&lease].stream.is_some(),
+            None => known.stream.is_some() && self.rng.gen_bool(0.6),
+        };
         let arguments = CallArguments {
             call: CallKey { client, number },
             broker: self.rng.gen_range(0..2),
@@ -238,6 +244,9 @@ impl RandomWalk {
             ttl_ms: *TTLS_MS.choose(&mut self.rng)?,
             wait_ms: *WAITS_MS.choose(&mut self.rng)?,
             lock_delay_ms: [0, 0, 0, 700][self.rng.gen_range(0..4)],
+            is_on_stream,
+            disconnect_grace_ms: [None, None, Some(0), Some(400)][self.rng.gen_range(0..4)]
+                .filter(|_| is_on_stream),
             max_hold_ms: [0, 0, 0, 0, 2_500][self.rng.gen_range(0..5)],
         };
         Some(Action::Acquire(Box::new(arguments)))
@@ -286,6 +295,23 @@ impl RandomWalk {
             number: *number,
         };
         Some((key, u8::try_from(call.attempts.len()).ok()?))
+    }
+
+    fn stream(&mut self) -> Option<Action> {
+        let client = self.client();
+        let broker = self.rng.gen_range(0..2);
+        if self.world.clients[usize::from(client)].stream.is_none() {
+            return Some(Action::Open { client, broker });
+        }
+        Some(match self.rng.gen_range(0..10) {
+            0 => Action::Open { client, broker },
+            1 => Action::Break(client),
+            2..5 => Action::Attach {
+                client,
+                lease: self.held_lease(client)?,
+            },
+            _ => Action::Heartbeat(client),
+        })
     }
 
     fn renew(&mut self) -> Option<Action> {

@@ -9,9 +9,15 @@ use leasehold_server::{
 
 use super::{
     action::{Action, CallArguments, ReleasePart},
-    broker::{AcquireRequest, ModelBroker, Task, TouchTask},
-    client::{CallState, ClientCall, ClientReply, LeaseState, ModelClient, PresentedLock},
-    keys::{AttemptKey, CallKey, ClientIndex, LockIndex, MessageKey, ProcessKey, TaskKey},
+    broker::{
+        AcquireRequest, ModelBroker, Operation, OperationKind, RequestStream, Task, TouchTask,
+    },
+    client::{
+        CallState, ClientCall, ClientReply, LeaseState, ModelClient, OpenStream, PresentedLock,
+    },
+    keys::{
+        AttemptKey, CallKey, ClientIndex, LockIndex, MessageKey, ProcessKey, StreamKey, TaskKey,
+    },
     properties::Observations,
     store::{ModelStep, ModelStore, START_US},
 };
@@ -74,7 +80,20 @@ pub enum Request {
         lease: CallKey,
         presented: Vec<PresentedLock>,
         part: ReleasePart,
+        stream: Option<StreamKey>,
     },
+    Heartbeat {
+        stream: StreamKey,
+        sent_us: u64,
+    },
+    Attach {
+        stream: StreamKey,
+        number: u32,
+        lease: CallKey,
+        presented: Vec<PresentedLock>,
+    },
+    /// The stream has broken.
+    StreamBroken(StreamKey),
 }
 
 /// Reply of the store.
@@ -138,6 +157,10 @@ impl World {
             Action::Drop(message) => self.messages.remove(message).is_some(),
             Action::Acquire(arguments) => self.acquire(arguments),
             Action::Retry { attempt, broker } => self.retry(*attempt, *broker),
+            Action::Open { client, broker } => self.open_stream(*client, *broker),
+            Action::Break(client) => self.break_stream(*client),
+            Action::Heartbeat(client) => self.heartbeat(*client),
+            Action::Attach { client, lease } => self.attach(*client, *lease),
             Action::Abandon { attempt, operation } => self.abandon(*attempt, *operation),
             Action::Renew {
                 client,
@@ -283,19 +306,49 @@ impl World {
                 lease,
                 presented,
                 sent_us,
-            } => self.start_operation(broker, message.task, lease, (presented, None, sent_us)),
+            } => {
+                let operation = Operation {
+                    lease,
+                    presented,
+                    stream: None,
+                    kind: OperationKind::Renew { sent_us },
+                };
+                self.start_operation(broker, message.task, operation);
+            }
+            Request::Heartbeat { stream, sent_us } => self.on_heartbeat(broker, stream, sent_us),
+            Request::StreamBroken(stream) => self.on_stream_broken(broker, stream),
+            Request::Attach {
+                stream,
+                number,
+                lease,
+                presented,
+            } => {
+                let operation = Operation {
+                    lease,
+                    presented,
+                    stream: Some(stream),
+                    kind: OperationKind::Attach { number },
+                };
+                self.start_operation(broker, message.task, operation);
+            }
             Request::Release {
                 lease,
                 presented,
                 part,
+                stream,
             } => {
                 let scope = match part {
                     ReleasePart::All => ReleaseScope::All,
                     ReleasePart::Lock(_) => ReleaseScope::Lock,
                     ReleasePart::Entry(_, call) => ReleaseScope::Entry(call.request()),
                 };
-                let operation = (presented, Some(scope), 0);
-                self.start_operation(broker, message.task, lease, operation);
+                let operation = Operation {
+                    lease,
+                    presented,
+                    stream,
+                    kind: OperationKind::Release(scope),
+                };
+                self.start_operation(broker, message.task, operation);
             }
         }
     }
@@ -304,9 +357,21 @@ impl World {
         match reply {
             ClientReply::Granted {
                 call,
+                stream,
                 sent_us,
                 locks,
-            } => self.client(call.client).on_granted(*call, *sent_us, locks),
+            } => {
+                let client = self.client(call.client);
+                client.on_granted(*call, *stream, *sent_us, locks);
+            }
+            ClientReply::Attached { lease, stream } => {
+                let client = self.client(lease.client);
+                let current = client.stream.map(|current| current.key);
+                if let Some(lease) = client.leases.get_mut(lease) {
+                    lease.stream = Some(*stream);
+                    lease.may_lapse |= current != Some(*stream);
+                }
+            }
             ClientReply::Renewed {
                 lease,
                 sent_us,
@@ -411,14 +476,93 @@ impl World {
             return false;
         };
         call.attempts.insert(attempt.number, broker);
+        let (arguments, presented) = (call.arguments.clone(), call.presented.clone());
+        let number = u32::try_from(call.attempts.len()).unwrap_or(u32::MAX);
+        let client = self.client(attempt.call.client);
+        let open = client.stream.filter(|_| arguments.is_on_stream);
+        if arguments.is_on_stream && open.is_none() {
+            return false;
+        }
         let request = AcquireRequest {
             attempt,
-            arguments: call.arguments.clone(),
-            presented: call.presented.clone(),
+            arguments,
+            presented,
             sent_us: now_us,
+            stream: open.map(|open| RequestStream {
+                stream: open.key,
+                number,
+            }),
         };
+        let broker = open.map_or(broker, |open| open.broker);
         let request = Request::Acquire(Box::new(request));
         self.send(TaskKey::Acquire(attempt), Body::ToBroker(broker, request));
+        true
+    }
+
+    fn open_stream(&mut self, client: ClientIndex, broker: u8) -> bool {
+        self.break_stream(client);
+        let known = self.client(client);
+        known.streams_opened += 1;
+        known.stream = Some(OpenStream {
+            key: StreamKey {
+                client,
+                number: known.streams_opened,
+            },
+            broker,
+        });
+        true
+    }
+
+    fn break_stream(&mut self, client: ClientIndex) -> bool {
+        let Some(open) = self.client(client).stream else {
+            return false;
+        };
+        self.client(client).on_broken();
+        let broken = Request::StreamBroken(open.key);
+        self.send(
+            TaskKey::Stream(open.key),
+            Body::ToBroker(open.broker, broken),
+        );
+        true
+    }
+
+    fn heartbeat(&mut self, client: ClientIndex) -> bool {
+        let sent_us = self.now_us;
+        let Some(open) = self.client(client).stream else {
+            return false;
+        };
+        let stream = open.key;
+        let heartbeat = Request::Heartbeat { stream, sent_us };
+        self.send(
+            TaskKey::Stream(stream),
+            Body::ToBroker(open.broker, heartbeat),
+        );
+        true
+    }
+
+    fn attach(&mut self, client: ClientIndex, lease: CallKey) -> bool {
+        let now_us = self.now_us;
+        let known = self.client(client);
+        let Some(open) = known.stream else {
+            return false;
+        };
+        let held = known.leases.get_mut(&lease);
+        let Some(held) =
+            held.filter(|held| held.state == LeaseState::Held && held.stream != Some(open.key))
+        else {
+            return false;
+        };
+        held.attachments += 1;
+        let request = Request::Attach {
+            stream: open.key,
+            number: held.attachments,
+            lease,
+            presented: held.presented(now_us),
+        };
+        self.send(
+            TaskKey::Stream(open.key),
+            Body::ToBroker(open.broker, request),
+        );
         true
     }
 
@@ -445,7 +589,7 @@ impl World {
             return false;
         };
         let presented = known.presented(sent_us);
-        if presented.is_empty() {
+        if presented.is_empty() || known.stream.is_some() {
             return false;
         }
         let request = Request::Renew {
@@ -466,7 +610,13 @@ impl World {
         broker: u8,
     ) -> bool {
         let now_us = self.now_us;
-        let ModelClient { calls, leases, .. } = self.client(client);
+        let ModelClient {
+            calls,
+            leases,
+            stream: open,
+            ..
+        } = self.client(client);
+        let open = *open;
         let is_open = |call: &ClientCall| {
             call.state == CallState::Open && call.arguments.under == Some(lease)
         };
@@ -475,6 +625,11 @@ impl World {
         let Some(known) = known.filter(|known| known.state == LeaseState::Held) else {
             return false;
         };
+        // A lease on a stream is changed on that stream only.
+        if known.stream.is_some() && known.stream != open.map(|open| open.key) {
+            return false;
+        }
+        let stream = known.stream;
         let presented = known.release(part, now_us, has_open_calls);
         if presented.is_empty() {
             return false;
@@ -483,7 +638,9 @@ impl World {
             lease,
             presented,
             part,
+            stream,
         };
+        let broker = stream.and(open).map_or(broker, |open| open.broker);
         let task = TaskKey::Operation(client, operation);
         self.send(task, Body::ToBroker(broker, request));
         true
@@ -534,6 +691,9 @@ impl World {
     }
 
     fn cancel(&mut self, key: TaskKey) -> bool {
+        if let TaskKey::Lapse(stream, lease) = key {
+            return self.end_grace(stream, lease);
+        }
         let TaskKey::Rollback(attempt, lock) = key else {
             return false;
         };
@@ -554,6 +714,19 @@ impl World {
             task.in_flight = Some(command);
         }
         true
+    }
+
+    fn end_grace(&mut self, stream: StreamKey, lease: CallKey) -> bool {
+        let now_us = self.now_us;
+        let key = TaskKey::Lapse(stream, lease);
+        let is_due = |broker: &ModelBroker| {
+            let task = broker.tasks.get(&key);
+            matches!(task, Some(Task::Rollback(task)) if now_us >= task.not_before_us)
+        };
+        match self.brokers.iter().position(is_due) {
+            Some(broker) => self.lapse(broker, stream, lease),
+            None => false,
+        }
     }
 
     fn roll_back(&mut self, saves_ago: u8) -> bool {
@@ -586,13 +759,16 @@ impl World {
 }
 
 impl Request {
-    /// Returns the lease or call that the request concerns.
+    /// Returns the lease or call that the request concerns; `None` for a whole stream.
     #[must_use]
-    pub fn call(&self) -> CallKey {
+    pub fn call(&self) -> Option<CallKey> {
         match self {
-            Self::Acquire(request) => request.arguments.under.unwrap_or(request.attempt.call),
-            Self::Disconnect(attempt) => attempt.call,
-            Self::Renew { lease, .. } | Self::Release { lease, .. } => *lease,
+            Self::Acquire(request) => Some(request.arguments.under.unwrap_or(request.attempt.call)),
+            Self::Disconnect(attempt) => Some(attempt.call),
+            Self::Renew { lease, .. }
+            | Self::Release { lease, .. }
+            | Self::Attach { lease, .. } => Some(*lease),
+            Self::Heartbeat { .. } | Self::StreamBroken(_) => None,
         }
     }
 }

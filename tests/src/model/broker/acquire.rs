@@ -2,19 +2,22 @@
 
 use leasehold_server::{
     lock::{
-        AcquireCommand, ExpectedAttachment, FencingToken, LeaseBinding, LeaseOptions, Owner, Ttl,
-        expiry_ms,
+        AcquireCommand, Attachment, ExpectedAttachment, FencingToken, LeaseBinding, LeaseOptions,
+        Owner, Ttl, expiry_ms,
     },
     store::{Acquired, Cancelled, Rejected, Renewed},
 };
 
-use super::{Failure, GrantedLock, REPEAT_GRACE_US, Renewals, Task, lease_ref, renewals::granted};
+use super::{
+    Failure, GrantedLock, REPEAT_GRACE_US, Renewals, Task, expected_attachment, lease_ref,
+    renewals::granted,
+};
 use crate::{
     differential::steps::{StoreCommand, StoreReply},
     model::{
         action::CallArguments,
         client::{ClientReply, PresentedLock},
-        keys::{AttemptKey, CallKey, LockIndex, TaskKey, lock_key},
+        keys::{AttemptKey, CallKey, LockIndex, ProcessKey, StreamKey, TaskKey, lock_key},
         world::{Body, Reply, World},
     },
 };
@@ -39,6 +42,12 @@ pub struct AcquireTask {
     token_when_queued: u64,
     /// Time at which the last `acquire` was sent.
     acquire_sent_us: u64,
+    /// Time at which the last `acquire` that queued the attempt was sent; `None` if a later one had
+    /// no reply.
+    queued_at_us: Option<u64>,
+    /// Time at which the client had sent the newest message that the broker had read before it sent
+    /// the last command that may grant.
+    as_of_us: u64,
 }
 
 /// An RPC as the client sends it.
@@ -49,6 +58,15 @@ pub struct AcquireRequest {
     /// Lease to which the lock is added, as the client presents it.
     pub presented: Vec<PresentedLock>,
     pub sent_us: u64,
+    /// Stream on which the RPC is sent.
+    pub stream: Option<RequestStream>,
+}
+
+/// Stream of a request, with the number of the attachment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RequestStream {
+    pub stream: StreamKey,
+    pub number: u32,
 }
 
 /// Current step of an RPC.
@@ -126,7 +144,9 @@ impl AcquireTask {
     #[must_use]
     pub fn may_miss_a_grant(&self, touch_sent_us: u64, now_us: u64) -> bool {
         let reported_for_us = expiry_ms(effective_ttl_ms(&self.request.arguments)) * 1_000 * 5 / 6;
-        now_us - touch_sent_us.max(self.acquire_sent_us) >= reported_for_us
+        let is_checked =
+            |queued_at_us: u64| now_us - touch_sent_us.max(queued_at_us) < reported_for_us;
+        !self.queued_at_us.is_some_and(is_checked)
     }
 
     fn lease(&self) -> CallKey {
@@ -134,11 +154,16 @@ impl AcquireTask {
         under.unwrap_or(self.request.attempt.call)
     }
 
-    fn command(&self, now_us: u64, rejoin: bool) -> AcquireCommand {
+    fn stream(&self) -> Option<StreamKey> {
+        self.request.stream.map(|on| on.stream)
+    }
+
+    fn command(&self, process: ProcessKey, now_us: u64, rejoin: bool) -> AcquireCommand {
         let AcquireRequest {
             attempt,
             arguments,
             presented,
+            stream,
             ..
         } = &self.request;
         let target = &arguments.targets[self.acquired.len()];
@@ -154,7 +179,10 @@ impl AcquireTask {
                 (None, Some(_)) => LeaseBinding::Existing,
                 (None, None) => LeaseBinding::New,
             },
-            stream: None,
+            stream: stream.map(|on| Attachment {
+                stream: on.stream.id(process),
+                number: on.number,
+            }),
             request: attempt.call.request(),
             arguments: attempt.call.arguments(),
             attempt: attempt.id(),
@@ -162,7 +190,7 @@ impl AcquireTask {
             options: LeaseOptions {
                 max_hold_ms: arguments.max_hold_ms,
                 lock_delay_ms: arguments.lock_delay_ms,
-                disconnect_grace_ms: None,
+                disconnect_grace_ms: arguments.disconnect_grace_ms,
             },
             wait_ms: match arguments.wait_ms {
                 0 => 0,
@@ -196,10 +224,12 @@ impl World {
             may_be_in_store: false,
             token_when_queued: 0,
             acquire_sent_us: 0,
+            queued_at_us: Some(0),
+            as_of_us: 0,
         });
         let presented = task.request.presented.clone();
         let task = if wait_ms > 0 && !presented.is_empty() {
-            let renewals = self.renew_all(broker, key, task.lease(), presented);
+            let renewals = self.renew_all(broker, key, &task, presented);
             task.phase = AcquirePhase::Existing(renewals);
             Some(Task::Acquire(task))
         } else {
@@ -262,7 +292,10 @@ impl World {
                 Signal::Rejoin => self.send_acquire(broker, key, &mut task, true),
                 // A hand-off to an earlier attempt, which was cancelled.
                 Signal::HandOff(hand_off) if hand_off.token <= task.token_when_queued => {}
-                Signal::HandOff(hand_off) if !hand_off.is_provisional => {
+                // On a stream every hand-off is claimed, so that its validity counts from a heartbeat.
+                Signal::HandOff(hand_off)
+                    if !hand_off.is_provisional && task.request.stream.is_none() =>
+                {
                     task.acquired.push(GrantedLock {
                         lock,
                         token: hand_off.token,
@@ -274,7 +307,14 @@ impl World {
                 }
                 Signal::HandOff(HandOffSignal { token, .. }) => {
                     let lease = lease_ref(task.lease(), PresentedLock { lock, token });
-                    let claim = StoreCommand::Renew(lease, None, ExpectedAttachment::Any);
+                    let expected = match task.stream() {
+                        Some(stream) => {
+                            ExpectedAttachment::Stream(stream.id(self.brokers[broker].process))
+                        }
+                        None => ExpectedAttachment::Any,
+                    };
+                    task.as_of_us = self.as_of_us(broker, &task);
+                    let claim = StoreCommand::Renew(lease, None, expected);
                     let command = self.send_command(broker, key, lock, claim);
                     task.phase = AcquirePhase::Claiming(command);
                 }
@@ -328,6 +368,7 @@ impl World {
         task.attempted.push(lock);
         task.may_be_in_store = false;
         task.token_when_queued = 0;
+        task.queued_at_us = Some(self.now_us);
         task.signals.clear();
         let tasks = &self.brokers[broker].tasks;
         if !tasks
@@ -342,7 +383,8 @@ impl World {
 
     fn send_acquire(&mut self, broker: usize, key: TaskKey, task: &mut AcquireTask, rejoin: bool) {
         let lock = task.lock().expect("the current lock");
-        let command = task.command(self.now_us, rejoin);
+        let command = task.command(self.brokers[broker].process, self.now_us, rejoin);
+        task.as_of_us = self.as_of_us(broker, task);
         let command = StoreCommand::Acquire(Box::new(command));
         task.acquire_sent_us = self.now_us;
         task.phase = AcquirePhase::Acquiring(self.send_command(broker, key, lock, command));
@@ -356,10 +398,11 @@ impl World {
         reply: Option<&Reply>,
     ) -> Option<Task> {
         let was_queued = task.may_be_in_store;
+        task.queued_at_us = None;
         let Some(reply) = reply else {
             task.may_be_in_store = true;
             return match was_queued {
-                // The call was queued before. The next touch detects a lost queue position.
+                // The call was queued before. The next touch asks it to join again.
                 true => self.wait(broker, key, task),
                 false => self.fail(broker, key, &task, Failure::Unavailable),
             };
@@ -385,6 +428,7 @@ impl World {
                 last_fencing_token, ..
             } if task.request.arguments.wait_ms > 0 => {
                 task.token_when_queued = *last_fencing_token;
+                task.queued_at_us = Some(task.acquire_sent_us);
                 self.record_era(broker, reply.lock, reply.verified_era);
                 return self.wait(broker, key, task);
             }
@@ -459,8 +503,7 @@ impl World {
         if others.is_empty() {
             return self.finish(broker, key, &task, Vec::new());
         }
-        let lease = task.lease();
-        task.phase = AcquirePhase::Confirming(self.renew_all(broker, key, lease, others));
+        task.phase = AcquirePhase::Confirming(self.renew_all(broker, key, &task, others));
         Some(Task::Acquire(task))
     }
 
@@ -468,10 +511,11 @@ impl World {
         &mut self,
         broker: usize,
         key: TaskKey,
-        lease: CallKey,
+        task: &AcquireTask,
         presented: Vec<PresentedLock>,
     ) -> Renewals {
-        let unary = ExpectedAttachment::None;
+        let lease = task.lease();
+        let unary = expected_attachment(task.stream(), self.brokers[broker].process);
         let command =
             |held: &PresentedLock| StoreCommand::Renew(lease_ref(lease, *held), None, unary);
         let commands: Vec<_> = presented.iter().map(command).collect();
@@ -495,22 +539,32 @@ impl World {
         if !earlier.iter().all(is_kept) {
             return self.fail(broker, key, task, Failure::LeaseExpired);
         }
-        let AcquireRequest {
-            attempt, sent_us, ..
-        } = task.request;
+        let attempt = task.request.attempt;
         if !task.is_connected {
             self.schedule_rollback(broker, attempt, &task.attempted, REPEAT_GRACE_US);
             return None;
         }
         locks.push(*newest);
-        let call = attempt.call;
+        if let Some(stream) = task.stream() {
+            self.add_to_stream(broker, stream, task.lease(), &locks);
+        }
         let reply = ClientReply::Granted {
-            call,
-            sent_us,
+            call: attempt.call,
+            stream: task.stream(),
+            sent_us: task.as_of_us,
             locks,
         };
         self.send(key, Body::ToClient(reply));
         None
+    }
+
+    /// Returns the time from which the validity of a grant counts: that of the newest heartbeat, or
+    /// of the call if the call was sent later.
+    fn as_of_us(&self, broker: usize, task: &AcquireTask) -> u64 {
+        let streams = &self.brokers[broker].streams;
+        let stream = task.stream().and_then(|stream| streams.get(&stream));
+        let heartbeat_us = stream.map_or(0, |stream| stream.heartbeat_sent_us);
+        heartbeat_us.max(task.request.sent_us)
     }
 
     /// Rolls back what was acquired, and sends the failure to the client.

@@ -2,7 +2,7 @@
 
 use leasehold_server::{
     lock::Grant,
-    store::{Released, Renewed},
+    store::{Attached, Released, Renewed},
 };
 
 use super::{Failure, GrantedLock};
@@ -94,6 +94,9 @@ fn result_of(reply: &Reply) -> Result<GrantedLock, Failure> {
     if let StoreReply::Renew(Ok(outcome)) = &reply.reply {
         return renewed(reply, &outcome.reply);
     }
+    if let StoreReply::Attach(Ok(outcome)) = &reply.reply {
+        return attached(reply, &outcome.reply);
+    }
     let StoreReply::Release(Ok(outcome)) = &reply.reply else {
         return Err(Failure::Unavailable);
     };
@@ -115,6 +118,18 @@ fn renewed(reply: &Reply, renewed: &Renewed) -> Result<GrantedLock, Failure> {
         Renewed::Expired => Err(Failure::LeaseExpired),
         Renewed::Released => Err(Failure::LeaseReleased),
         Renewed::NotFound => Err(Failure::LeaseNotFound),
+    }
+}
+
+fn attached(reply: &Reply, attached: &Attached) -> Result<GrantedLock, Failure> {
+    match attached {
+        Attached::Attached(grant) => Ok(granted(reply.lock, grant, reply)),
+        Attached::Stale => Err(Failure::StaleAttach),
+        Attached::MaxHold => Err(Failure::MaxHold),
+        Attached::Revoked { .. } => Err(Failure::LeaseRevoked),
+        Attached::Expired => Err(Failure::LeaseExpired),
+        Attached::Released => Err(Failure::LeaseReleased),
+        Attached::NotFound => Err(Failure::LeaseNotFound),
     }
 }
 
