@@ -474,9 +474,16 @@ impl World {
         if known.state != LeaseState::Held || !presented.iter().any(is_held) {
             return Ok(());
         }
+        // After two losses the reply may be from the era between them, in which the lease was lost,
+        // and the second loss may have restored it.
+        let has_lost_twice = |held: &TrustedLock| {
+            let mut eras = held.entries.values().map(|entry| entry.era);
+            eras.any(|era| era + 1 < self.store.era)
+        };
         let may_be_lost = |held: &TrustedLock| {
             self.now_us >= held.trusted_until_us
                 || held.era < self.store.era
+                || has_lost_twice(held)
                 || known.may_lack_entries(held, self.store.era)
                 || known.may_lapse && known.has_grace
                 || held

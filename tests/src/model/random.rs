@@ -1,17 +1,18 @@
 //! Random histories: each action is drawn from those that apply to the world.
 
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 
 use leasehold_server::{lock::Mode, store::memory::context::Bounds};
 use rand::{
-    Rng as _, SeedableRng as _, rngs::StdRng, seq::IteratorRandom as _, seq::SliceRandom as _,
+    Rng as _, SeedableRng as _, distributions::WeightedIndex, rngs::StdRng,
+    seq::IteratorRandom as _, seq::SliceRandom as _,
 };
 
 use super::{
     action::{Action, CallArguments, ReleasePart, Target},
     broker::{AcquirePhase, Task},
     client::{CallState, LeaseState},
-    keys::{AttemptKey, CallKey, LockIndex, TaskKey},
+    keys::{AttemptKey, CallKey, LockIndex, MessageKey, TaskKey},
     world::{Body, World, WorldSize},
 };
 
@@ -36,6 +37,40 @@ const MESSAGES_MAX: usize = 12;
 const TTLS_MS: [u64; 3] = [1_000, 1_000, 2_000];
 const WAITS_MS: [u64; 4] = [0, 1_500, 4_000, 4_000];
 const TIMES_MS: [u32; 8] = [1, 10, 100, 200, 400, 700, 1_000, 3_000];
+
+/// Kinds of actions, and how often each is drawn. Each history has other multiples of these weights:
+/// one that does few things often reaches what one that does everything does not (Groce et al.,
+/// Swarm Testing, 2012).
+const WEIGHTS: [(Kind, f64); 15] = [
+    (Kind::Deliver, 45.0),
+    (Kind::Advance, 12.0),
+    (Kind::Touch, 6.0),
+    (Kind::BrokerTask, 6.0),
+    (Kind::Acquire, 8.0),
+    (Kind::Renew, 3.0),
+    (Kind::Stream, 4.0),
+    (Kind::Release, 6.0),
+    (Kind::Retry, 3.0),
+    (Kind::Abandon, 2.0),
+    (Kind::SetLimit, 1.0),
+    (Kind::Kill, 1.0),
+    (Kind::Save, 1.0),
+    (Kind::RollBack, 1.0),
+    (Kind::Verify, 2.0),
+];
+/// Kinds of actions after a loss of data, with which clients meet what came back.
+const AFTER_LOSS: [Kind; 8] = [
+    Kind::Deliver,
+    Kind::Deliver,
+    Kind::Deliver,
+    Kind::Deliver,
+    Kind::BrokerTask,
+    Kind::Retry,
+    Kind::Acquire,
+    Kind::Stream,
+];
+/// Multiples of a weight.
+const MULTIPLES: [f64; 4] = [0.2, 1.0, 1.0, 4.0];
 
 /// Number of actions of a history.
 pub const STEPS: usize = 150;
@@ -66,10 +101,32 @@ pub struct RandomWalk {
     kinds: Vec<LockKind>,
     /// Probability of faults of the network.
     faults: f64,
-    /// True if the store loses data.
-    loses_data: bool,
+    /// Messages that arrive late.
+    late: BTreeSet<MessageKey>,
+    /// Number of actions in which clients mostly repeat requests, because the store lost data.
+    repeats_left: u8,
+    weights: WeightedIndex<f64>,
     /// Numbers of the next operations of the clients.
     operations: Vec<u8>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Deliver,
+    Advance,
+    Touch,
+    BrokerTask,
+    Acquire,
+    Renew,
+    Stream,
+    Release,
+    Retry,
+    Abandon,
+    SetLimit,
+    Kill,
+    Save,
+    RollBack,
+    Verify,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,10 +162,18 @@ impl RandomWalk {
             LockKind::Semaphore,
         ];
         let kinds = (0..size.locks).map(|_| *kinds.choose(&mut rng).expect("some"));
+        let kinds = kinds.collect();
+        let loses_data = rng.gen_bool(0.4);
+        let weights = WEIGHTS.map(|(kind, weight)| match kind {
+            Kind::RollBack if !loses_data => 0.0,
+            _ => weight * MULTIPLES.choose(&mut rng).expect("some"),
+        });
         Self {
-            kinds: kinds.collect(),
+            kinds,
             faults: [0.02, 0.1, 0.3][rng.gen_range(0..3)],
-            loses_data: rng.gen_bool(0.4),
+            late: BTreeSet::new(),
+            repeats_left: 0,
+            weights: WeightedIndex::new(weights).expect("positive weights"),
             operations: vec![0; usize::from(size.clients)],
             world: World::new(size),
             actions: Vec::new(),
@@ -140,37 +205,75 @@ impl RandomWalk {
 
     fn draw(&mut self) -> Action {
         let is_full = self.world.messages.len() >= MESSAGES_MAX;
-        let action = match self.rng.gen_range(0..100) {
+        let kind = self.kind();
+        let action = match kind {
             _ if is_full => self.deliver(),
-            0..45 => self.deliver(),
-            45..57 => Some(Action::Advance(self.time_ms())),
-            57..63 => self.touch(),
-            63..69 => self.broker_task(),
-            69..77 => self.acquire(),
-            77..80 => self.renew(),
-            80..84 => self.stream(),
-            84..90 => self.release(),
-            90..93 => self.retry(),
-            93..95 => self.abandon(),
-            95..97 => self.limit_or_kill(),
-            _ => self.store_fault(),
+            Kind::Deliver => self.deliver(),
+            Kind::Advance => Some(Action::Advance(self.time_ms())),
+            Kind::Touch => self.touch(),
+            Kind::BrokerTask => self.broker_task(),
+            Kind::Acquire => self.acquire(),
+            Kind::Renew => self.renew(),
+            Kind::Stream => self.stream(),
+            Kind::Release => self.release(),
+            Kind::Retry => self.retry(),
+            Kind::Abandon => self.abandon(),
+            Kind::SetLimit => self.set_limit(),
+            Kind::Kill => Some(Action::Kill(self.rng.gen_range(0..2))),
+            Kind::Save => Some(Action::Save),
+            Kind::RollBack => self.roll_back(),
+            Kind::Verify => Some(Action::Verify(self.rng.gen_range(0..2))),
         };
         action
             .or_else(|| self.deliver())
             .unwrap_or(Action::Advance(10))
     }
 
+    fn kind(&mut self) -> Kind {
+        self.repeats_left = self.repeats_left.saturating_sub(1);
+        if self.repeats_left > 0 && self.rng.gen_bool(0.7) {
+            return *AFTER_LOSS.choose(&mut self.rng).expect("some");
+        }
+        WEIGHTS[self.rng.sample(&self.weights)].0
+    }
+
+    /// Returns a fall-back to a snapshot, mostly to one with other holders.
+    fn roll_back(&mut self) -> Option<Action> {
+        let saves_ago = self.rng.gen_range(0..3);
+        let has_other_holders = self.world.store.has_other_holders(saves_ago);
+        if !has_other_holders && self.rng.gen_bool(0.8) {
+            return None;
+        }
+        self.repeats_left = 20;
+        Some(Action::RollBack { saves_ago })
+    }
+
     fn deliver(&mut self) -> Option<Action> {
-        let message = *self.world.messages.keys().choose(&mut self.rng)?;
+        let messages = &self.world.messages;
+        let late = messages
+            .keys()
+            .filter(|message| self.late.contains(message));
+        let others = messages
+            .keys()
+            .filter(|message| !self.late.contains(message));
+        let message = match self.rng.gen_bool(0.1) {
+            true => late.choose(&mut self.rng),
+            false => others.choose(&mut self.rng),
+        };
+        let message = *message.or_else(|| messages.keys().next())?;
         if !self.rng.gen_bool(self.faults) {
             return Some(Action::Deliver(message));
         }
         let body = &self.world.messages[&message];
-        Some(match (self.rng.gen_range(0..3), body) {
-            (0, _) => Action::Drop(message),
-            (1, Body::Command(..) | Body::Reply(..)) => Action::GiveUp(message.task),
-            _ => Action::Repeat(message),
-        })
+        match (self.rng.gen_range(0..4), body) {
+            (0, _) => Some(Action::Drop(message)),
+            (1, Body::Command(..) | Body::Reply(..)) => Some(Action::GiveUp(message.task)),
+            (2, _) => {
+                self.late.insert(message);
+                None
+            }
+            _ => Some(Action::Repeat(message)),
+        }
     }
 
     /// Returns a time to let pass. It is mostly short while commands are in flight, because the store
@@ -222,9 +325,12 @@ impl RandomWalk {
             true => self.held_lease(client),
             false => None,
         };
+        let known = &self.world.clients[usize::from(client)];
+        let released = under.and_then(|lease| known.leases[&lease].released.keys().next());
+        let released = released.filter(|_| self.rng.gen_bool(0.5)).copied();
         let locks = match under {
             None if self.kinds.len() > 1 && self.rng.gen_bool(0.3) => vec![0, 1],
-            Some(_) | None => vec![self.lock()],
+            Some(_) | None => vec![released.unwrap_or_else(|| self.lock())],
         };
         let targets = locks.into_iter().map(|lock| Target {
             lock,
@@ -265,7 +371,8 @@ impl RandomWalk {
     }
 
     fn retry(&mut self) -> Option<Action> {
-        let (call, number) = self.call(|_| true)?;
+        let is_open_only = self.rng.gen_bool(0.5);
+        let (call, number) = self.call(|state| !is_open_only || state == CallState::Open)?;
         if number >= ATTEMPTS_MAX {
             return None;
         }
@@ -344,10 +451,7 @@ impl RandomWalk {
         })
     }
 
-    fn limit_or_kill(&mut self) -> Option<Action> {
-        if self.rng.gen_bool(0.5) {
-            return Some(Action::Kill(self.rng.gen_range(0..2)));
-        }
+    fn set_limit(&mut self) -> Option<Action> {
         let semaphores = (0_u8..).zip(&self.kinds);
         let semaphores = semaphores.filter(|(_, kind)| **kind == LockKind::Semaphore);
         let (lock, _) = semaphores.choose(&mut self.rng)?;
@@ -355,16 +459,6 @@ impl RandomWalk {
             lock,
             limit: [None, Some(1), Some(2), Some(3)][self.rng.gen_range(0..4)],
         })
-    }
-
-    fn store_fault(&mut self) -> Option<Action> {
-        match self.rng.gen_range(0..8) {
-            0..3 => Some(Action::Save),
-            3 if self.loses_data => Some(Action::RollBack {
-                saves_ago: self.rng.gen_range(0..3),
-            }),
-            _ => Some(Action::Verify(self.rng.gen_range(0..2))),
-        }
     }
 
     fn held_lease(&mut self, client: u8) -> Option<CallKey> {

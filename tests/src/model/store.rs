@@ -110,6 +110,20 @@ impl ModelStore {
         }
     }
 
+    /// Returns true if a lock has other holders in the snapshot, where 0 is the newest.
+    #[must_use]
+    pub fn has_other_holders(&self, saves_ago: u8) -> bool {
+        let save = self.saves.len().checked_sub(usize::from(saves_ago) + 1);
+        let saved = save.and_then(|save| self.saves.get(save));
+        let tokens = |record: &Record| {
+            let holders = record.get(0).holders;
+            let tokens = holders.into_iter().map(|holder| holder.fencing_token);
+            tokens.collect::<Vec<_>>()
+        };
+        let mut pairs = saved.into_iter().flatten().zip(&self.records);
+        pairs.any(|(saved, record)| tokens(saved) != tokens(record))
+    }
+
     /// Falls back to a snapshot, where 0 is the newest. Returns false if there is none.
     pub fn roll_back(&mut self, saves_ago: u8, now_us: u64) -> bool {
         let Some(save) = self.saves.len().checked_sub(usize::from(saves_ago) + 1) else {
