@@ -33,6 +33,8 @@ pub enum Action {
     Save,
     /// The store loses what it executed since a snapshot, and grants nothing for `Q`.
     RollBack { saves_ago: u8 },
+    /// A replica with the data of a snapshot is promoted, while its master still runs.
+    Promote { saves_ago: u8 },
     /// An operator sets or removes the limit of a lock.
     SetLimit { lock: LockIndex, limit: Option<u32> },
     /// A client begins a call.
@@ -118,6 +120,12 @@ impl fmt::Display for Action {
             Self::Cancel(task) => write!(f, "{task} is sent"),
             Self::Verify(broker) => write!(f, "broker {broker} reads the era"),
             Self::Save => write!(f, "the store writes a snapshot"),
+            Self::Promote { saves_ago } => {
+                write!(
+                    f,
+                    "a replica with snapshot {saves_ago} (0 is the last) is promoted, its master runs on"
+                )
+            }
             Self::RollBack { saves_ago } => {
                 write!(
                     f,

@@ -68,6 +68,16 @@ impl Observations {
     }
 }
 
+/// The broker that sent a command, and where the command was executed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Executor {
+    pub process: ProcessKey,
+    /// Era that the broker had verified when it sent the command.
+    pub verified_era: u32,
+    /// Era of the master that executed the command.
+    pub era: u32,
+}
+
 /// A grant that was made.
 #[derive(Debug, Clone, Copy)]
 struct KnownGrant {
@@ -87,11 +97,13 @@ impl World {
     /// Checks a command that was executed, with the state of the lock before it.
     pub(super) fn observe(
         &mut self,
-        (process, verified_era): (ProcessKey, u32),
+        executor: Executor,
         lock: LockIndex,
         command: &StoreCommand,
         (before, reply): (&LockState, &StoreReply),
     ) -> Result<(), String> {
+        let process = executor.process;
+        let is_current = executor.era == self.store.era;
         self.observations.count_reply(reply);
         let renewed = match command {
             StoreCommand::Acquire(acquire) => Some(acquire.lease_id),
@@ -126,7 +138,11 @@ impl World {
         granted.sort_by_key(|(_, token)| *token);
         for (request, token) in granted {
             if let Some(grant) = self.new_grant(lock, request, token)? {
-                self.check_grant(lock, process, before, &grant)?;
+                self.check_grant(lock, &grant)?;
+                // Waiters may have moved from the former master to the new one.
+                if is_current {
+                    self.check_order(lock, process, before, &grant)?;
+                }
             }
         }
         for hand_off in reply.hand_offs() {
@@ -144,10 +160,12 @@ impl World {
         }
         if let StoreReply::Touch(Ok(touched)) = reply
             && !touched.reply.rejoin
+            && is_current
         {
-            self.check_places(lock, process, verified_era)?;
+            self.check_places(lock, process, executor.verified_era)?;
         }
-        if matches!(command, StoreCommand::Touch(_) | StoreCommand::Acquire(_)) {
+        let is_touch = matches!(command, StoreCommand::Touch(_) | StoreCommand::Acquire(_));
+        if is_touch && is_current {
             let touch = (lock, process);
             self.observations.touches.insert(touch, self.now_us);
         }
@@ -196,16 +214,8 @@ impl World {
         }))
     }
 
-    fn check_grant(
-        &mut self,
-        lock: LockIndex,
-        process: ProcessKey,
-        before: &LockState,
-        grant: &NewGrant,
-    ) -> Result<(), String> {
-        let NewGrant {
-            call, lease, token, ..
-        } = grant;
+    fn check_grant(&mut self, lock: LockIndex, grant: &NewGrant) -> Result<(), String> {
+        let NewGrant { lease, token, .. } = grant;
         let others = self.trusted_weight(lock, Some(*lease));
         let limit = self.observations.limits[usize::from(lock)];
         if others + u64::from(grant.weight) > u64::from(limit) {
@@ -228,6 +238,18 @@ impl World {
                 until_us - self.now_us
             ));
         }
+        Ok(())
+    }
+
+    /// Checks that a grant passes no waiter that was queued earlier.
+    fn check_order(
+        &self,
+        lock: LockIndex,
+        process: ProcessKey,
+        before: &LockState,
+        grant: &NewGrant,
+    ) -> Result<(), String> {
+        let call = &grant.call;
         let earlier = before
             .waiters
             .iter()

@@ -245,7 +245,10 @@ impl RandomWalk {
             return None;
         }
         self.repeats_left = 20;
-        Some(Action::RollBack { saves_ago })
+        Some(match self.rng.gen_bool(0.3) {
+            true => Action::Promote { saves_ago },
+            false => Action::RollBack { saves_ago },
+        })
     }
 
     fn deliver(&mut self) -> Option<Action> {

@@ -18,7 +18,7 @@ use super::{
     keys::{
         AttemptKey, CallKey, ClientIndex, LockIndex, MessageKey, ProcessKey, StreamKey, TaskKey,
     },
-    properties::Observations,
+    properties::{Executor, Observations},
     store::{ModelStep, ModelStore, START_US},
 };
 use crate::differential::steps::{StoreCommand, StoreReply};
@@ -198,6 +198,7 @@ impl World {
                 true
             }
             Action::RollBack { saves_ago } => self.roll_back(*saves_ago),
+            Action::Promote { saves_ago } => self.store.promote(*saves_ago, self.now_us),
             Action::SetLimit { lock, limit } => self.set_limit(*lock, *limit)?,
         };
         if applied {
@@ -271,11 +272,17 @@ impl World {
     ) -> Result<(), String> {
         step.now_us = self.now_us;
         let lock = step.lock;
-        let before = self.store.records[usize::from(lock)].get(self.now_us);
         let (command, verified_era) = (step.command.clone(), step.era);
+        let (record, era) = self.store.record_at(verified_era, lock, self.now_us);
+        let before = record.get(self.now_us);
         let (reply, _) = self.store.execute(step, self.bounds);
-        self.observe((process, verified_era), lock, &command, (&before, &reply))?;
-        let executed = (self.store.era, self.now_us);
+        let executor = Executor {
+            process,
+            verified_era,
+            era,
+        };
+        self.observe(executor, lock, &command, (&before, &reply))?;
+        let executed = (era, self.now_us);
         for hand_off in reply.hand_offs() {
             let receiver = self.process_of(hand_off);
             if let Some(receiver) = receiver.filter(|receiver| *receiver != process) {
@@ -291,7 +298,7 @@ impl World {
             command: message.number,
             reply,
             executed_at_us: self.now_us,
-            era: self.store.era,
+            era,
             verified_era,
         };
         self.send(message.task, Body::Reply(process, Box::new(reply)));
