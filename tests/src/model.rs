@@ -10,6 +10,7 @@ pub mod broker;
 pub mod client;
 mod event_counts;
 pub mod keys;
+mod operator;
 pub mod properties;
 pub mod random;
 pub mod scripts;

@@ -81,7 +81,7 @@ pub struct RevokeCommand {
 }
 
 /// Mode of a revocation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RevokeMode {
     /// Dry run: nothing is changed, and the holder is returned.
     DryRun,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use leasehold_server::lock::Mode;
+use leasehold_server::lock::{Mode, RevokeMode};
 
 use super::keys::{AttemptKey, CallKey, ClientIndex, LockIndex, MessageKey, TaskKey};
 
@@ -37,6 +37,12 @@ pub enum Action {
     Promote { saves_ago: u8 },
     /// An operator sets or removes the limit of a lock.
     SetLimit { lock: LockIndex, limit: Option<u32> },
+    /// An operator revokes a lock of a lease.
+    Revoke {
+        lock: LockIndex,
+        lease: CallKey,
+        mode: RevokeMode,
+    },
     /// A client begins a call.
     Acquire(Box<CallArguments>),
     /// A client sends a call once more.
@@ -130,6 +136,12 @@ impl fmt::Display for Action {
                 write!(
                     f,
                     "the store loses what followed its snapshot {saves_ago} (0 is the last)"
+                )
+            }
+            Self::Revoke { lock, lease, mode } => {
+                write!(
+                    f,
+                    "an operator revokes lock {lock} of lease {lease}: {mode:?}"
                 )
             }
             Self::SetLimit { lock, limit } => write!(f, "limit of lock {lock}: {limit:?}"),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_server::{
-    lock::{LeaseId, LockState, Mode, RequestHash},
+    lock::{LeaseId, LockState, Mode, RequestHash, RevokeMode},
     store::Acquired,
 };
 
@@ -42,6 +42,8 @@ pub struct Observations {
     touches: BTreeMap<(LockIndex, ProcessKey), u64>,
     /// End of the lock delay of leases that were not released, if they expire.
     delays: BTreeMap<(LockIndex, CallKey), u64>,
+    /// Locks of leases that an operator revoked.
+    revoked: BTreeMap<(LockIndex, CallKey), RevokeMode>,
     /// Time since which a holder has no client, no broker and no message that could renew it.
     orphans: BTreeMap<(LockIndex, u64), u64>,
     /// Numbers of the observed events, which show that a run has reached them.
@@ -62,6 +64,7 @@ impl Observations {
             handed_off: BTreeSet::new(),
             touches: BTreeMap::new(),
             delays: BTreeMap::new(),
+            revoked: BTreeMap::new(),
             orphans: BTreeMap::new(),
             counts: BTreeMap::new(),
         }
@@ -410,12 +413,25 @@ impl World {
         Ok(())
     }
 
+    pub(super) fn observe_revocation(&mut self, lock: LockIndex, lease: CallKey, mode: RevokeMode) {
+        let revoked = self
+            .observations
+            .revoked
+            .entry((lock, lease))
+            .or_insert(mode);
+        if mode == RevokeMode::Immediate {
+            *revoked = mode;
+        }
+    }
+
     /// Returns the leases that clients trust.
     fn trusted(&self, lock: LockIndex) -> impl Iterator<Item = (CallKey, &TrustedLock)> {
         let leases = self.clients.iter().flat_map(|client| &client.leases);
         leases.filter_map(move |(key, lease)| {
             let held = lease.locks.get(&lock)?;
+            let revoked = self.observations.revoked.get(&(lock, *key));
             let is_trusted = self.now_us < held.trusted_until_us
+                && revoked != Some(&RevokeMode::Immediate)
                 && !(lease.may_lapse && lease.has_grace)
                 && !lease.may_lack_entries(held, self.store.era);
             is_trusted.then_some((*key, held))
@@ -436,9 +452,11 @@ impl World {
                     let is_own = created.targets.iter().any(|target| target.lock == *lock);
                     let is_exclusive = is_own && held.weight() == WHOLE;
                     let has_lapsed = lease.may_lapse && lease.has_grace;
+                    let revoked = self.observations.revoked.get(&(*lock, *key));
                     if created.lock_delay_ms == 0
                         || !is_exclusive
                         || has_lapsed
+                        || revoked == Some(&RevokeMode::Immediate)
                         || held.era != self.store.era
                     {
                         self.observations.delays.remove(&(*lock, *key));
@@ -502,6 +520,10 @@ impl World {
             let mut eras = held.entries.values().map(|entry| entry.era);
             eras.any(|era| era + 1 < self.store.era)
         };
+        let is_revoked = |presented: &PresentedLock| {
+            let revoked = &self.observations.revoked;
+            revoked.contains_key(&(presented.lock, lease))
+        };
         let may_be_lost = |held: &TrustedLock| {
             self.now_us >= held.trusted_until_us
                 || held.era < self.store.era
@@ -526,6 +548,7 @@ impl World {
                     .is_none_or(|released| may_be_lost(&released.held) || is_forgotten(released))
             }
         };
+        let has_cause = |presented: &PresentedLock| is_revoked(presented) || has_cause(presented);
         match presented.iter().any(has_cause) {
             true => Ok(()),
             false => Err(format!(

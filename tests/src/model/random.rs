@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeSet, fmt};
 
-use leasehold_server::{lock::Mode, store::memory::context::Bounds};
+use leasehold_server::{
+    lock::{Mode, RevokeMode},
+    store::memory::context::Bounds,
+};
 use rand::{
     Rng as _, SeedableRng as _, distributions::WeightedIndex, rngs::StdRng,
     seq::IteratorRandom as _, seq::SliceRandom as _,
@@ -52,7 +55,7 @@ const WEIGHTS: [(Kind, f64); 15] = [
     (Kind::Release, 6.0),
     (Kind::Retry, 3.0),
     (Kind::Abandon, 2.0),
-    (Kind::SetLimit, 1.0),
+    (Kind::Operate, 1.0),
     (Kind::Kill, 1.0),
     (Kind::Save, 1.0),
     (Kind::RollBack, 1.0),
@@ -122,7 +125,7 @@ enum Kind {
     Release,
     Retry,
     Abandon,
-    SetLimit,
+    Operate,
     Kill,
     Save,
     RollBack,
@@ -218,7 +221,7 @@ impl RandomWalk {
             Kind::Release => self.release(),
             Kind::Retry => self.retry(),
             Kind::Abandon => self.abandon(),
-            Kind::SetLimit => self.set_limit(),
+            Kind::Operate => self.operate(),
             Kind::Kill => Some(Action::Kill(self.rng.gen_range(0..2))),
             Kind::Save => Some(Action::Save),
             Kind::RollBack => self.roll_back(),
@@ -454,7 +457,15 @@ impl RandomWalk {
         })
     }
 
-    fn set_limit(&mut self) -> Option<Action> {
+    fn operate(&mut self) -> Option<Action> {
+        if self.rng.gen_bool(0.4) {
+            let client = self.client();
+            return Some(Action::Revoke {
+                lock: self.lock(),
+                lease: self.held_lease(client)?,
+                mode: [RevokeMode::Graceful, RevokeMode::Immediate][self.rng.gen_range(0..2)],
+            });
+        }
         let semaphores = (0_u8..).zip(&self.kinds);
         let semaphores = semaphores.filter(|(_, kind)| **kind == LockKind::Semaphore);
         let (lock, _) = semaphores.choose(&mut self.rng)?;

@@ -200,6 +200,7 @@ impl World {
             Action::RollBack { saves_ago } => self.roll_back(*saves_ago),
             Action::Promote { saves_ago } => self.store.promote(*saves_ago, self.now_us),
             Action::SetLimit { lock, limit } => self.set_limit(*lock, *limit)?,
+            Action::Revoke { lock, lease, mode } => self.revoke(*lock, *lease, *mode)?,
         };
         if applied {
             self.check()?;
@@ -264,7 +265,7 @@ impl World {
     }
 
     /// Executes a command, and sends its reply and its hand-offs.
-    fn execute(
+    pub(super) fn execute(
         &mut self,
         process: ProcessKey,
         message: MessageKey,
@@ -744,24 +745,6 @@ impl World {
         self.messages
             .retain(|_, body| !matches!(body, Body::Command(..)));
         true
-    }
-
-    fn set_limit(&mut self, lock: LockIndex, limit: Option<u32>) -> Result<bool, String> {
-        let ModelBroker { process, era, .. } = self.brokers[0];
-        let step = ModelStep {
-            now_us: self.now_us,
-            lock,
-            broker: process.id(),
-            not_after_ms: u64::MAX,
-            era,
-            command: StoreCommand::SetLimit(limit),
-        };
-        let message = MessageKey {
-            task: TaskKey::Touch(process, lock),
-            number: 0,
-        };
-        self.execute(process, message, step)?;
-        Ok(true)
     }
 }
 

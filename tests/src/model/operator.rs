@@ -1,0 +1,57 @@
+//! Actions of an operator. Their commands are neither lost nor late.
+
+use leasehold_server::lock::{RevokeCommand, RevokeMode};
+
+use super::{
+    broker::ModelBroker,
+    keys::{CallKey, LockIndex, MessageKey, TaskKey, lock_key},
+    store::ModelStep,
+    world::World,
+};
+use crate::differential::steps::StoreCommand;
+
+impl World {
+    pub(super) fn set_limit(
+        &mut self,
+        lock: LockIndex,
+        limit: Option<u32>,
+    ) -> Result<bool, String> {
+        self.operate(lock, StoreCommand::SetLimit(limit))
+    }
+
+    pub(super) fn revoke(
+        &mut self,
+        lock: LockIndex,
+        lease: CallKey,
+        mode: RevokeMode,
+    ) -> Result<bool, String> {
+        self.observe_revocation(lock, lease, mode);
+        let command = RevokeCommand {
+            lock: lock_key(lock),
+            lease_id: lease.lease_id(),
+            reason: "maintenance".to_owned(),
+            grace_ms: 0,
+            lock_delay_ms: None,
+            mode,
+        };
+        self.operate(lock, StoreCommand::Revoke(command))
+    }
+
+    fn operate(&mut self, lock: LockIndex, command: StoreCommand) -> Result<bool, String> {
+        let ModelBroker { process, era, .. } = self.brokers[0];
+        let step = ModelStep {
+            now_us: self.now_us,
+            lock,
+            broker: process.id(),
+            not_after_ms: u64::MAX,
+            era,
+            command,
+        };
+        let message = MessageKey {
+            task: TaskKey::Touch(process, lock),
+            number: 0,
+        };
+        self.execute(process, message, step)?;
+        Ok(true)
+    }
+}
