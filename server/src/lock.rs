@@ -83,7 +83,7 @@ pub const fn expiry_ms(ttl_ms: u64) -> u64 {
 }
 
 /// The validity of a lease in milliseconds, within the bounds of [`Limits`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ttl(u64);
 
 impl Ttl {
@@ -189,7 +189,7 @@ pub struct Owner {
 }
 
 /// A holder, as returned to other callers.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Holder {
     pub lease_id: LeaseId,
     pub owner: Owner,
@@ -202,7 +202,7 @@ pub struct Holder {
 }
 
 /// A waiter, as returned to other callers.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct WaiterInfo {
     /// Queue sequence number: lower for waiters that joined earlier.
     pub sequence: u64,
@@ -216,7 +216,7 @@ pub struct WaiterInfo {
 }
 
 /// The holders and waiters of a lock that prevent a grant.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Contention {
     /// Some of the holders, at most [`CONTENTION_HOLDERS_MAX`]. Empty while the lock is between two
     /// holders.
@@ -228,7 +228,7 @@ pub struct Contention {
 }
 
 /// The state of a lock, as returned by an inspection.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct LockState {
     /// Holders in no particular order, at most [`INSPECT_ENTRIES_MAX`].
     pub holders: Vec<Holder>,

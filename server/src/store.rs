@@ -136,7 +136,7 @@ pub trait Store: Send + Sync + 'static {
 pub type Listener = Arc<dyn Fn(Event) + Send + Sync>;
 
 /// A grant made to a waiter by the command of another call.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct HandOff {
     /// Broker of the waiting call.
     pub broker: BrokerId,
@@ -148,7 +148,7 @@ pub struct HandOff {
 }
 
 /// The effect of a command: its reply, and the events for other calls and streams.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Outcome<T> {
     pub reply: T,
     /// Grants to waiters of this broker and of other brokers.
@@ -158,7 +158,7 @@ pub struct Outcome<T> {
 }
 
 /// A lease that has moved from one stream to another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MovedLease {
     pub lease_id: LeaseId,
     /// Previous stream of the lease, with the number of that attachment.
@@ -189,7 +189,7 @@ impl<T> Outcome<T> {
 }
 
 /// Reason for which a command was rejected. The command changed nothing.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Error)]
 pub enum Rejected {
     /// The command arrived after its `not_after`.
     #[error("the command arrived too late")]

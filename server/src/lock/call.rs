@@ -40,7 +40,7 @@ impl AcquireCall {
 }
 
 /// The lease to which a grant belongs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum LeaseBinding {
     /// A new lease, created by the call.
     #[default]
@@ -65,7 +65,7 @@ pub enum ReleaseScope {
 }
 
 /// An operator's command to revoke another caller's lease.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RevokeCommand {
     /// Lock of the lease. The revocation applies to this lock only.
     pub lock: LockKey,
@@ -93,7 +93,7 @@ pub enum RevokeMode {
 }
 
 /// One attempt of a call to acquire one lock, as sent to a store.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AcquireCommand {
     pub lock: LockKey,
     pub mode: Mode,

@@ -3,7 +3,7 @@
 use super::{FencingToken, LeaseId, LeaseToken, LockKey, Mode, Ttl};
 
 /// A grant that the store has created or renewed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Grant {
     pub fencing_token: FencingToken,
     /// Mode of the strongest entry of the lease.
@@ -20,7 +20,7 @@ pub struct Grant {
 }
 
 /// One lock of a lease, as identified in store commands.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct LeaseRef {
     pub lock: LockKey,
     pub lease_id: LeaseId,

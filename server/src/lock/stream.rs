@@ -21,7 +21,7 @@ pub struct Attachment {
 }
 
 /// Attachment that a renewal or release requires of its lease.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ExpectedAttachment {
     /// No requirement.
     #[default]

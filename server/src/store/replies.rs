@@ -6,7 +6,7 @@ use super::{HandOff, Revocation};
 use crate::lock::{Attachment, Contention, Grant, Holder, RevokeCommand, RevokeMode};
 
 /// Reply of [`Store::acquire`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Acquired {
     /// The request holds the lock, since now or since an earlier attempt.
     Granted(Grant),
@@ -55,7 +55,7 @@ pub enum Acquired {
 }
 
 /// Reply of [`Store::renew`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Renewed {
     Extended(Grant),
     /// The lease is attached to another stream, and was not extended.
@@ -74,7 +74,7 @@ pub enum Renewed {
 }
 
 /// Reply of [`Store::attach`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Attached {
     /// The lease is attached to the stream. Its validity is unchanged.
     Attached(Grant),
@@ -93,7 +93,7 @@ pub enum Attached {
 }
 
 /// Reply of [`Store::release`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Released {
     /// This command released the lease or the entry.
     Now {
@@ -121,7 +121,7 @@ pub enum Released {
 }
 
 /// Reply of [`Store::cancel`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Cancelled {
     /// The attempt was the last of its request, which left the queue.
     Dequeued,
@@ -135,7 +135,7 @@ pub enum Cancelled {
 }
 
 /// Reply of [`Store::set_limit`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LimitSet {
     Set {
         /// Limit in use before, or the removed limit; 0 if there was none.
@@ -146,7 +146,7 @@ pub enum LimitSet {
 }
 
 /// Reply of [`Store::revoke`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Revoked {
     /// The lease was revoked. With [`RevokeMode::DryRun`] nothing was changed.
     Taken {
@@ -166,7 +166,7 @@ pub enum Revoked {
 }
 
 /// Reply of [`Store::check`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Checked {
     /// A live lease holds the lock with this token.
     Live {
@@ -183,7 +183,7 @@ pub enum Checked {
 }
 
 /// Reply of [`Store::touch`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Touched {
     /// True if waiters of this broker must repeat their requests: the broker was unknown or silent
     /// at this lock, or one of its waiters belongs to a lease that now holds the lock.
@@ -201,7 +201,7 @@ pub struct Touched {
 }
 
 /// Id of an era, the period between two losses of data.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct EraId(Box<str>);
 
 impl EraId {

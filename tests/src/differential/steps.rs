@@ -61,7 +61,7 @@ pub struct Step {
 }
 
 /// The request of a command.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the methods of the trait Store")]
 pub enum StoreCommand {
     Acquire(Box<AcquireCommand>),
@@ -79,7 +79,7 @@ pub enum StoreCommand {
 }
 
 /// The reply of a store.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the methods of the trait Store")]
 pub enum StoreReply {
     Acquire(CommandResult<Acquired>),

@@ -22,7 +22,7 @@ const SURELY_LIVE_US: u64 = 5_000_000;
 const WHOLE: u32 = 1 << 30;
 
 /// Facts about the history of a world that its state does not contain.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Observations {
     /// Calls by the ids of their requests.
     pub requests: BTreeMap<RequestHash, CallKey>,
@@ -82,7 +82,7 @@ pub(super) struct Executor {
 }
 
 /// A grant that was made.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct KnownGrant {
     lease: CallKey,
     ttl_ms: u64,

@@ -58,7 +58,7 @@ struct FormerMaster {
 }
 
 /// A command with all inputs of its reply.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ModelStep {
     pub now_us: u64,
     pub lock: LockIndex,

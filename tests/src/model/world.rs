@@ -38,7 +38,7 @@ pub struct WorldSize {
 }
 
 /// The state of the model.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct World {
     pub now_us: u64,
     pub store: ModelStore,
@@ -53,7 +53,7 @@ pub struct World {
 }
 
 /// Content of a message.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Body {
     ToBroker(u8, Request),
     /// A command of a broker process to the store.
@@ -66,7 +66,7 @@ pub enum Body {
 }
 
 /// Request of a client.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Request {
     Acquire(Box<AcquireRequest>),
     /// The connection of an RPC has ended.
@@ -97,7 +97,7 @@ pub enum Request {
 }
 
 /// Reply of the store.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Reply {
     pub lock: LockIndex,
     /// Number of the command.

@@ -24,7 +24,7 @@ pub struct Context {
 }
 
 /// Bounds of a record. Tests lower them, so that short sequences reach them.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Bounds {
     /// Maximum number of waiters of the lock.
     pub waiters_max: u32,
