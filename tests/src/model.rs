@@ -9,6 +9,7 @@ pub mod action;
 pub mod broker;
 pub mod client;
 mod event_counts;
+pub mod exhaustive;
 pub mod keys;
 mod operator;
 pub mod properties;
