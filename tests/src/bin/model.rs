@@ -10,17 +10,20 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::ExitCode,
+    time::Duration,
 };
 
 use clap::{Parser, ValueEnum};
 use leasehold_tests::{
     model::{
+        exhaustive::{LEVELS, Search, state::PathBounds},
         random::{RandomWalk, STEPS, world_size},
         scripts::{ScriptReplay, StoreForm},
         shrink::shrink,
     },
     redis::shared_server::own_redis,
 };
+use tokio::time::Instant;
 
 /// Number of histories between two lines of progress.
 const REPORT_INTERVAL: u64 = 5_000;
@@ -39,6 +42,18 @@ struct Args {
     /// Keep the number of steps in this file, and continue from there
     #[arg(long)]
     progress: Option<PathBuf>,
+    /// Examine every history within bounds, which rise until the time is up
+    #[arg(long)]
+    exhaustive: bool,
+    /// Number of locks of the exhaustive search
+    #[arg(long, default_value_t = 1)]
+    locks: u8,
+    /// Search within these bounds only: calls, operations, time steps and faults, such as 2,2,1,1
+    #[arg(long)]
+    bounds: Option<PathBounds>,
+    /// Time of the exhaustive search
+    #[arg(long, default_value_t = 30)]
+    minutes: u64,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -53,6 +68,9 @@ enum Store {
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    if args.exhaustive {
+        return search(&args);
+    }
     let replay = |form| ScriptReplay::new(own_redis(), form, str::to_owned);
     let replay = match args.store {
         Store::Memory => None,
@@ -67,6 +85,36 @@ fn main() -> ExitCode {
         Some(seed) => run.seed(seed, true),
         None => run.series(&args),
     }
+}
+
+/// Searches with rising bounds until a property is violated or the time is up.
+fn search(args: &Args) -> ExitCode {
+    let began = Instant::now();
+    let deadline = began + Duration::from_secs(args.minutes * 60);
+    let mut counts = BTreeMap::new();
+    let levels = args.bounds.map_or(LEVELS.to_vec(), |bounds| vec![bounds]);
+    for bounds in levels {
+        let search = Search {
+            locks: args.locks,
+            bounds,
+            states_max: None,
+            deadline: Some(deadline),
+        };
+        let result = search.run();
+        println!("{result}, {:.1} s", began.elapsed().as_secs_f32());
+        if let Some(violation) = result.violation {
+            println!("{violation}");
+            return ExitCode::FAILURE;
+        }
+        for (event, count) in &result.counts {
+            *counts.entry(*event).or_insert(0) += count;
+        }
+        if !result.is_complete {
+            break;
+        }
+    }
+    println!("{counts:?}");
+    ExitCode::SUCCESS
 }
 
 struct Run {
