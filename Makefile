@@ -70,7 +70,7 @@ soak: setup ## Run all tests in full, in the release profile
 model: ## Run one seed (SEED) of the model of clients and an adversary, and print its history
 	cargo run --quiet --locked -p leasehold-tests --bin model -- --seed "$(SEED)"
 
-soak-model: setup ## Run 10,000,000 random steps of the model on each store, resumed after an interruption, and search exhaustively for an hour
+soak-model: setup ## Run the model at random and exhaustively for an hour and a quarter, then plant faults and find them; resumes
 	cargo build --locked -p leasehold-tests --bin model
 	for store in memory node cluster; do \
 		"$${CARGO_TARGET_DIR:-target}/debug/model" --store "$$store" --progress "$${CARGO_TARGET_DIR:-target}/model-$$store"; \
@@ -78,6 +78,7 @@ soak-model: setup ## Run 10,000,000 random steps of the model on each store, res
 	for locks in 1 2; do \
 		cargo run --release --locked -p leasehold-tests --bin model -- --exhaustive --locks "$$locks" --minutes 30; \
 	done
+	scripts/planted.py
 
 soak-fuzz: ## Fuzz each kind of input for an hour of CPU time; continues after an interruption
 	scripts/fuzz.py --soak

@@ -1,0 +1,423 @@
+#!/usr/bin/env python3
+"""Plants one fault after the other in a copy of the source, and reports what finds each, and after which time.
+
+Each fault is a replacement of texts in files; the product has no switch for any of them. Arguments are parts of names:
+without arguments all faults are planted. The results are kept beside the copy, and a fault that was found is skipped
+until its line there is removed, so that an interrupted run continues.
+"""
+
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+TARGET = ROOT / os.environ.get("CARGO_TARGET_DIR", "target")
+COPY, BUILD = TARGET / "planted", TARGET / "planted-build"
+RESULTS = TARGET / "planted.jsonl"
+MEMORY, BROKER, REDIS = "server/src/store/memory", "server/src/broker", "server/src/store/redis"
+FIND_SECONDS = 300  # time within which a fault must be found, after the build
+
+
+@dataclass
+class Finder:
+    """A program or a test that finds a fault: the arguments of `cargo`, and those of the program that cargo built."""
+
+    name: str
+    build: list[str]
+    run: list[str]
+
+
+@dataclass
+class Fault:
+    """A fault: its name, the texts that are replaced (file, right, wrong), and what finds it."""
+
+    name: str
+    finder: Finder
+    edits: list[tuple[str, str, str]] = field(default_factory=list)
+
+
+def binary(name: str, *arguments: str) -> Finder:
+    """Returns a program of the tests."""
+    return Finder(" ".join([name, *arguments]), ["build", "-p", "leasehold-tests", "--bin", name], list(arguments))
+
+
+def test(target: str, *names: str) -> Finder:
+    """Returns the tests of a test program with these parts of names; `server` has the unit tests of the broker."""
+    where = ["-p", "leasehold-server", "--lib"] if target == "server" else ["-p", "leasehold-tests", "--test", target]
+    return Finder(f"test {target} {' '.join(names)}", ["test", *where, "--no-run"], [*names])
+
+
+MODEL = binary("model", "--steps", "6000000")
+EXHAUSTIVE = binary("model", "--exhaustive", "--locks", "2", "--bounds", "2,1,1,1")
+SIMULATION = binary("simulate", "--count", "200")
+
+FAULTS = [
+    # Faults that a reader would not see at once.
+    Fault(
+        "E without its fifth",
+        MODEL,
+        [("server/src/lock.rs", "ttl_ms.saturating_add(ttl_ms / 5).saturating_add(250)", "ttl_ms.saturating_add(250)")],
+    ),
+    Fault(
+        "not_after is ignored",
+        test("conformance", "the_scripts_answer_like_the_specification"),
+        [(f"{MEMORY}/context.rs", "if self.now() > self.not_after_ms {", "if false {")],
+    ),
+    Fault(
+        "a claim does not compare the token",
+        EXHAUSTIVE,
+        [
+            (
+                f"{MEMORY}/holders.rs",
+                "(self.lease_id, self.fencing_token) == (lease.lease_id, lease.fencing_token)",
+                "self.lease_id == lease.lease_id",
+            )
+        ],
+    ),
+    Fault(
+        "an attachment with an equal number is accepted",
+        test("conformance", "an_attachment_that_is_no_newer_is_stale"),
+        [("server/src/lock/stream.rs", "(incoming.number > current.number)", "(incoming.number >= current.number)")],
+    ),
+    Fault(
+        "validity counts from the receipt",
+        SIMULATION,
+        [
+            (
+                f"{BROKER}/acquire_lock.rs",
+                "let result = self.broker.store.acquire(&self.acquire).await;",
+                "let result = self.broker.store.acquire(&self.acquire).await;\n        self.note_heartbeat();",
+            )
+        ],
+    ),
+    Fault(
+        "an attempt that was answered is rolled back",
+        SIMULATION,
+        [(f"{BROKER}/acquire_call.rs", "        self.undelivered.1.clear();\n", "")],
+    ),
+    Fault(
+        "no tombstone",
+        test("conformance", "an_attempt_cancelled_before_it_arrived_is_refused"),
+        [(f"{MEMORY}/tombstones.rs", "        self.0.push((dead, now + TOMBSTONE_MS));\n", "")],
+    ),
+    Fault(
+        "Q is one ttl too short",
+        test("server", "the_quarantine_follows_from_the_bounds"),
+        [
+            (
+                f"{REDIS}/era.rs",
+                "        expiry_ms(self.ttl_max_ms)\n            .saturating_add(self.lock_delay",
+                "        expiry_ms(0)\n            .saturating_add(self.lock_delay",
+            )
+        ],
+    ),
+    Fault(
+        "a repeat is granted in Q",
+        SIMULATION,
+        [(f"{MEMORY}/record.rs", "            context.check_era()?;\n            entry\n", "            entry\n")],
+    ),
+    Fault(
+        "a grant is announced before its claim",
+        SIMULATION,
+        [
+            (
+                f"{BROKER}/acquire_lock.rs",
+                "                    provisional: false,\n                    sent,",
+                "                    provisional: _,\n                    sent,",
+            )
+        ],
+    ),
+    Fault(
+        "a renewal shortens",
+        MODEL,
+        [
+            (
+                f"{MEMORY}/holders.rs",
+                "held.expires_ms.max(now + expiry_ms(validity.as_millis()))",
+                "now + expiry_ms(validity.as_millis() / 2)",
+            )
+        ],
+    ),
+    Fault(
+        "lock_delay is forgotten",
+        MODEL,
+        [
+            (
+                f"{MEMORY}/grant.rs",
+                "let closes_until_ms = held.lock_delay_until_ms().unwrap_or(0);",
+                "let _ = held;\n        let closes_until_ms = 0;",
+            )
+        ],
+    ),
+    Fault(
+        "the release of an entry frees all",
+        MODEL,
+        [(f"{MEMORY}/holders.rs", "if held.entries.len() == 1 {", "if held.entries.len() >= 1 {")],
+    ),
+    Fault("SHARED has the weight 0", MODEL, [("server/src/lock/mode.rs", "Self::Shared => 1,", "Self::Shared => 0,")]),
+    Fault(
+        "the limit is off by one",
+        MODEL,
+        [
+            (
+                f"{MEMORY}/grant.rs",
+                "self.holders.used() + weight <= self.limit",
+                "self.holders.used() + weight <= self.limit + 1",
+            )
+        ],
+    ),
+    Fault(
+        "a waiter that is passed over is dropped",
+        test("conformance", "waiters_of_a_silent_broker_are_passed_over"),
+        [(f"{MEMORY}/queue.rs", "all(|is| is == Presence::Gone)", "all(|is| is != Presence::Live)")],
+    ),
+    Fault(
+        "a broker is silent after 2 s",
+        MODEL,
+        [("server/src/lock.rs", "BROKER_SILENT_AFTER_MS: u64 = 6_000", "BROKER_SILENT_AFTER_MS: u64 = 2_000")],
+    ),
+    Fault(
+        "a partial release is forgotten",
+        MODEL,
+        [
+            (
+                f"{MEMORY}/ended_leases.rs",
+                "self.partial_releases.insert(lease_id, until_ms);",
+                "let _ = (lease_id, until_ms);",
+            )
+        ],
+    ),
+    Fault(
+        "AcquireAll rolls back locks of another attempt",
+        MODEL,
+        [
+            (
+                f"{MEMORY}/entry.rs",
+                "        self.listed.remove(index);\n        Some(",
+                "        let _ = index;\n        Some(false && ",
+            )
+        ],
+    ),
+    Fault(
+        "Close without its epoch",
+        SIMULATION,
+        [
+            (
+                f"{BROKER}/lease_stream/leases.rs",
+                "(self.broker.clone(), ExpectedAttachment::Stream(self.id));",
+                "(self.broker.clone(), ExpectedAttachment::Any);",
+            )
+        ],
+    ),
+    # The violations that a review found.
+    Fault("a lock is added again in Q", MODEL, [(f"{MEMORY}/reentry.rs", "context.check_era()?;", "")]),
+    Fault(
+        "a lease that has lapsed is attached in Q",
+        MODEL,
+        [(f"{MEMORY}/streams.rs", "if grant.disconnect_grace_ms.is_some() {", "if false {")],
+    ),
+    Fault(
+        "a full list of attempts forgets the oldest",
+        MODEL,
+        [
+            (
+                f"{MEMORY}/entry.rs",
+                "            self.unlisted.get_or_insert(oldest.broker);\n",
+                "            let _ = oldest;\n",
+            )
+        ],
+    ),
+    Fault(
+        "a lost queue position is not noticed",
+        SIMULATION,
+        [
+            (
+                "server/src/waiters.rs",
+                "        if previous.is_some() {\n            queue.rejoin();\n        }\n",
+                "        let _ = previous;\n",
+            )
+        ],
+    ),
+    Fault(
+        "adds at the same time replace each other",
+        test("suite", "rust::"),
+        [
+            (
+                "client-sdk/rust/src/session/leases.rs",
+                "            .extend(others.filter(|grant| !is_requested(params, grant)));",
+                "            .extend(others.take(0));",
+            )
+        ],
+    ),
+    Fault(
+        "an attempt that is stale stays listed",
+        test("exclusion", "keeping_place"),
+        [
+            (
+                f"{BROKER}/acquire_lock.rs",
+                "self.may_be_in_store |= match &result {",
+                "self.may_be_in_store = match &result {",
+            )
+        ],
+    ),
+    Fault(
+        "only the newest attempt keeps the position",
+        MODEL,
+        [
+            (
+                f"{MEMORY}/entry.rs",
+                "self.listed.iter().rev().map(|attempt| attempt.broker)",
+                "self.listed.iter().rev().take(1).map(|attempt| attempt.broker)",
+            )
+        ],
+    ),
+    Fault(
+        "a slot that did not move after all is served at once",
+        test("cluster", "half_moved"),
+        [(f"{REDIS}/lua/moving.lua", "redis.call('SET', KEYS[1], era .. '|moving')", "")],
+    ),
+    Fault(
+        "WAIT_TIMEOUT beside a queued attempt",
+        test("exclusion", "wait_timeout_beside_a_queued_attempt"),
+        [
+            (
+                f"{BROKER}/acquire_lock.rs",
+                "            Ok(Cancelled::Kept) => return WaitOutcome::Failed(LockError::StillQueued),\n",
+                "",
+            ),
+            (f"{BROKER}/acquire_lock.rs", "Ok(Cancelled::Dequeued |", "Ok(Cancelled::Kept | Cancelled::Dequeued |"),
+        ],
+    ),
+    Fault(
+        "a second add blocks the queue",
+        test("conformance", "blocks_no_other_waiter"),
+        [(f"{MEMORY}/queue.rs", "if weight > limit || holds(waiter.lease_id) {", "if weight > limit {")],
+    ),
+    Fault(
+        "a waiter is dropped by a faster clock",
+        test("conformance", "within_the_clock_tolerance_after_its_wait"),
+        [
+            (
+                f"{MEMORY}/queue.rs",
+                "self.since_ms + expiry_ms(self.until_ms - self.since_ms) <= now",
+                "self.until_ms <= now",
+            )
+        ],
+    ),
+    Fault(
+        "a grant that cannot be delivered stays",
+        SIMULATION,
+        [
+            (
+                f"{BROKER}/acquire_call.rs",
+                "        for attempt in self.1.drain(..) {\n            self.0.schedule(attempt);\n        }\n",
+                "        self.1.clear();\n        let _ = &self.0;\n",
+            )
+        ],
+    ),
+    Fault(
+        "tokens follow the clock",
+        MODEL,
+        [("server/src/lock/fencing_token.rs", "Self(now_us.max(last + 1))", "Self(now_us.max(last))")],
+    ),
+]
+
+
+def main() -> int:
+    """Plants the faults whose names contain an argument. Returns 1 if one was not found."""
+    chosen = [fault for fault in FAULTS if not sys.argv[1:] or any(part in fault.name for part in sys.argv[1:])]
+    if not chosen:
+        raise SystemExit(f"no fault has a name with: {' '.join(sys.argv[1:])}")
+    known = (
+        {line["fault"]: line for line in map(json.loads, RESULTS.read_text().splitlines())} if RESULTS.exists() else {}
+    )
+    for fault in chosen:
+        if fault.name not in known or sys.argv[1:]:
+            known[fault.name] = run(fault)
+            RESULTS.write_text("".join(f"{json.dumps(line)}\n" for line in known.values() if line["found"]))
+        line = known[fault.name]
+        print(
+            f"{line['fault']}: {'found' if line['found'] else 'NOT FOUND'} by {line['finder']}"
+            f" {line['seed']}after {line['seconds']:.1f} s: {line['violated']}",
+            flush=True,
+        )
+    lines = [known[fault.name] for fault in chosen]
+    missed = [line["fault"] for line in lines if not line["found"]]
+    median = statistics.median(line["seconds"] for line in lines)
+    print(
+        f"{len(lines) - len(missed)} of {len(lines)} faults found, median {median:.1f} s; not found: {missed or 'none'}"
+    )
+    return bool(missed)
+
+
+def run(fault: Fault) -> dict[str, object]:
+    """Plants a fault, builds its finder, and runs it."""
+    plant(fault)
+    finder = fault.finder
+    environment = os.environ | {"CARGO_TARGET_DIR": str(BUILD), "CARGO_INCREMENTAL": "1", "RUST_BACKTRACE": "0"}
+    build = subprocess.run(
+        ["cargo", *finder.build, "--locked", "--message-format", "json"],
+        cwd=COPY,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    result = {"fault": fault.name, "finder": finder.name, "found": False, "seed": "", "seconds": 0.0}
+    if build.returncode:
+        messages = (json.loads(line) for line in build.stdout.splitlines())
+        errors = [message["message"]["rendered"] for message in messages if message["reason"] == "compiler-message"]
+        return result | {"violated": "does not build:\n" + "\n".join(errors)}
+    programs = re.findall(r'"executable":"([^"]+)"', build.stdout)
+    began = time.monotonic()
+    try:
+        ran = subprocess.run(
+            [programs[-1], *finder.run],
+            cwd=COPY / "tests",
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=FIND_SECONDS,
+            check=False,
+        )
+        found, output = ran.returncode != 0, ran.stdout + ran.stderr
+    except subprocess.TimeoutExpired:
+        found, output = False, ""
+    seed = re.search(r"^seed \d+", output, re.MULTILINE)
+    violated = re.search(r"^(violated: .*|thread '.*)", output, re.MULTILINE)
+    return result | {
+        "found": found,
+        "seconds": time.monotonic() - began,
+        "seed": f"{seed[0]} " if seed else "",
+        "violated": violated[0] if violated else output[-300:],
+    }
+
+
+def plant(fault: Fault) -> None:
+    """Copies what differs from the source, and replaces the texts of the fault."""
+    files = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    for name in files:
+        source, copy = ROOT / name, COPY / name
+        if source.is_file() and (not copy.exists() or source.read_bytes() != copy.read_bytes()):
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, copy)
+            os.utime(copy)
+    for file, right, wrong in fault.edits:
+        path = COPY / file
+        text = path.read_text()
+        if text.count(right) != 1:
+            raise SystemExit(f"scripts/planted.py: {file} has {text.count(right)} times: {right}")
+        path.write_text(text.replace(right, wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
