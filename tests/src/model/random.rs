@@ -167,9 +167,10 @@ impl RandomWalk {
         let kinds = (0..size.locks).map(|_| *kinds.choose(&mut rng).expect("some"));
         let kinds = kinds.collect();
         let loses_data = rng.gen_bool(0.4);
-        let weights = WEIGHTS.map(|(kind, weight)| match kind {
-            Kind::RollBack if !loses_data => 0.0,
-            _ => weight * MULTIPLES.choose(&mut rng).expect("some"),
+        let weights = WEIGHTS.map(|(kind, weight)| {
+            let is_off = kind == Kind::RollBack && !loses_data;
+            let multiple = MULTIPLES.choose(&mut rng).expect("some");
+            if is_off { 0.0 } else { weight * multiple }
         });
         Self {
             kinds,
