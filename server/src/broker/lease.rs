@@ -168,7 +168,8 @@ fn renewed(
     )
 }
 
-/// Returns the locks that a lease still has. A released lock is an error only if no lock remains.
+/// Returns the locks that a lease still has. A released lock is an error only if no other lock
+/// remains or may remain.
 fn surviving_locks(
     lease: &[LeaseRef],
     results: impl Iterator<Item = Result<Grant, LockError>>,
@@ -182,10 +183,58 @@ fn surviving_locks(
             Err(error) => failures.push(LockFailure { lock, error }),
         }
     }
-    failures.extend(released.filter(|_| locks.is_empty()));
+    if locks.is_empty() && failures.is_empty() {
+        failures.extend(released);
+    }
     // Prefer a definitive error: the lease is lost even if another lock could not be reached.
     let failure = failures
         .into_iter()
         .min_by_key(|failure| failure.error.is_indeterminate());
     failure.map_or(Ok(locks), Err)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::{FencingToken, LeaseId, LockKey, LockName, Namespace};
+
+    /// Returns the error of the renewal of a lease of one lock for each result.
+    fn renewal_error(results: Vec<Result<Renewed, StoreError>>) -> Option<LockError> {
+        let lease_id = LeaseId::parse(&"a".repeat(LeaseId::LEN)).expect("an id");
+        let lock = |index| {
+            let namespace = Namespace::parse("").expect("the default");
+            let name = LockName::parse(&format!("lock-{index}")).expect("a name");
+            LeaseRef {
+                lock: LockKey::new(namespace, name),
+                lease_id,
+                fencing_token: FencingToken::new(1).expect("not 0"),
+            }
+        };
+        let lease: Vec<_> = (0..results.len()).map(lock).collect();
+        renewed(&lease, results).err().map(|failure| failure.error)
+    }
+
+    fn no_reply() -> Result<Renewed, StoreError> {
+        Err(StoreError::Unavailable("no reply".to_owned()))
+    }
+
+    #[test]
+    fn a_lease_is_not_reported_as_released_if_another_lock_may_be_held() {
+        assert_eq!(
+            renewal_error(vec![no_reply(), Ok(Renewed::Released)]),
+            Some(LockError::StoreUnavailable)
+        );
+        assert_eq!(
+            renewal_error(vec![Ok(Renewed::Released), Ok(Renewed::Released)]),
+            Some(LockError::LeaseReleased)
+        );
+    }
+
+    #[test]
+    fn a_lost_lock_ends_the_lease_if_another_lock_could_not_be_reached() {
+        assert_eq!(
+            renewal_error(vec![no_reply(), Ok(Renewed::NotFound)]),
+            Some(LockError::LeaseNotFound)
+        );
+    }
 }
