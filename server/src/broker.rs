@@ -47,6 +47,7 @@ use crate::{
     },
     metrics::Metrics,
     quotas::{QuotaPermit, Quotas},
+    random::RandomSource,
     recent_events::RecentEvents,
     store::{Checked, Cursor, Event, LimitSet, Listed, Revoked, Store, StoreError},
     stream_registry::StreamRegistry,
@@ -90,6 +91,7 @@ pub struct Broker {
     /// Permits for concurrent touches of locks: after a failover all queues are touched at once.
     touch_permits: Arc<Semaphore>,
     stream_age: StreamAge,
+    random: RandomSource,
     /// Period over which a drain spreads the reconnects of its clients; unset before a drain.
     drain_timeout: Arc<OnceLock<Duration>>,
     tasks: TaskTracker,
@@ -133,6 +135,7 @@ impl Broker {
             renewal_permits: Arc::new(Semaphore::new(RENEWALS_IN_FLIGHT_MAX)),
             touch_permits: Arc::new(Semaphore::new(TOUCHES_IN_FLIGHT_MAX)),
             stream_age,
+            random: RandomSource::default(),
             drain_timeout: Arc::default(),
             tasks,
             draining,
@@ -148,6 +151,13 @@ impl Broker {
         broker.store.listen(listener);
         broker.tasks.spawn(broker.clone().sweep_expired_leases());
         broker
+    }
+
+    /// Returns the broker with another source of random numbers. Call it before the broker is used.
+    #[must_use]
+    pub fn with_random_source(mut self, random: RandomSource) -> Self {
+        self.random = random;
+        self
     }
 
     /// Creates a broker with quotas and stream ages that no test reaches.
@@ -339,7 +349,7 @@ impl Broker {
     /// Returns the lifetime of a new stream, including the grace period in which its client
     /// reconnects.
     pub fn stream_lifetime(&self) -> Duration {
-        self.stream_age.jittered() + self.stream_age.grace
+        self.stream_age.jittered(&self.random) + self.stream_age.grace
     }
 
     /// Returns the recent lease ends and operator actions of this broker.

@@ -16,6 +16,7 @@ pub mod grpc;
 pub mod lock;
 pub mod metrics;
 pub mod quotas;
+pub mod random;
 mod rate_limit;
 pub mod recent_events;
 pub mod reload;

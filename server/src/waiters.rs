@@ -2,7 +2,7 @@
 //! schedules the touches of their locks.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -56,7 +56,7 @@ pub struct WaiterRegistry {
 /// Calls that wait for one lock.
 #[derive(Debug, Default)]
 struct LockQueue {
-    calls: HashMap<RequestHash, Vec<Waiter>>,
+    calls: BTreeMap<RequestHash, Vec<Waiter>>,
     /// Time of the next touch; `None` until a call is queued in the store.
     touch_at: Option<Instant>,
     changed: Arc<Notify>,
@@ -224,7 +224,11 @@ impl WaiterRegistry {
     /// Schedules an immediate touch of all polled locks.
     pub fn touch_all_now(&self) {
         let now = Instant::now();
-        for queue in self.locked().values_mut() {
+        let mut queues = self.locked();
+        // Sorted, so that equal histories lead to equal orders of commands.
+        let mut queues: Vec<_> = queues.iter_mut().collect();
+        queues.sort_by_key(|(lock, _)| *lock);
+        for (_, queue) in queues {
             if queue.touch_at.is_some() {
                 queue.touch_at = Some(now);
                 queue.changed.notify_one();
@@ -255,8 +259,9 @@ impl WaiterRegistry {
                 (touch_at, Arc::clone(&queue.changed))
             };
             tokio::select! {
-                () = tokio::time::sleep_until(touch_at) => {}
+                biased;
                 () = changed.notified() => {}
+                () = tokio::time::sleep_until(touch_at) => {}
             }
         }
     }

@@ -70,9 +70,9 @@ impl AcquireTask {
         (stream, timer): (Option<StreamCallContext>, AcquireTimer),
     ) -> Self {
         Self {
+            attempt: AttemptId::from_bytes(broker.random.bytes()),
             broker,
             lease,
-            attempt: AttemptId::random(),
             deadline: Instant::now() + Duration::from_millis(call.wait_ms),
             call,
             stream,

@@ -20,8 +20,9 @@ impl Broker {
         ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                _ = ticker.tick() => {}
+                biased;
                 () = self.draining.cancelled() => return,
+                _ = ticker.tick() => {}
             }
             let expired = self.quotas.drain_expired();
             let store = &self.store;
@@ -31,8 +32,9 @@ impl Broker {
                     let _ = store.touch(&lock).await;
                 });
             tokio::select! {
-                () = touches => {}
+                biased;
                 () = self.draining.cancelled() => return,
+                () = touches => {}
             }
         }
     }

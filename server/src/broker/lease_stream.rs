@@ -11,7 +11,7 @@ mod leases;
 mod timers;
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     pin::pin,
     sync::Arc,
     time::Duration,
@@ -111,11 +111,12 @@ pub(super) struct LeaseStream {
     expires: Option<Instant>,
     /// Filter of the locks that the client may hold; `None` until the access rules change.
     access: Option<AccessFilter>,
-    leases: HashMap<LeaseId, Box<StreamLease>>,
+    /// Leases by id. A heartbeat renews them in this order.
+    leases: BTreeMap<LeaseId, Box<StreamLease>>,
     /// Shortest validity of the leases with a disconnect grace; `None` if there are no such leases.
     shortest_graced_validity: Option<Duration>,
     /// Pending calls by call id.
-    pending_calls: HashMap<i64, PendingCall>,
+    pending_calls: BTreeMap<i64, PendingCall>,
     /// Futures of the calls, each of which runs to completion.
     calls: FuturesUnordered<BoxFuture<'static, ()>>,
     /// Results of the calls. Dropped when the stream ends, which rolls unfinished calls back.
@@ -149,7 +150,7 @@ impl Broker {
         let permit = self.quotas.stream(&caller.name).map_err(LockError::from);
         let permit = permit.inspect_err(|error| self.metrics.over_quota(error))?;
         let (id, inbox) = self.streams.open(self.store.broker());
-        let max_age_at = Instant::now() + self.stream_age.jittered();
+        let max_age_at = Instant::now() + self.stream_age.jittered(&self.random);
         // Boxed, because the future of the task would otherwise contain the stream twice.
         let stream = Box::new(LeaseStream {
             broker: self.clone(),
@@ -167,9 +168,9 @@ impl Broker {
             was_asked_to_reconnect: false,
             expires: caller.expires,
             access: None,
-            leases: HashMap::new(),
+            leases: BTreeMap::new(),
             shortest_graced_validity: None,
-            pending_calls: HashMap::new(),
+            pending_calls: BTreeMap::new(),
             calls: FuturesUnordered::new(),
             results: FuturesUnordered::new(),
             pending_commands: VecDeque::new(),
@@ -204,6 +205,13 @@ impl LeaseStream {
                 timer.as_mut().reset(deadline);
             }
             tokio::select! {
+                // Rare events first: a client that always has another message ready must delay
+                // neither the expiry of its credential nor a drain. The loops below complete calls
+                // and jobs, whichever event is handled here.
+                biased;
+                () = &mut draining => self.send_reconnect(self.broker.drain_timeout()),
+                () = &mut timer, if deadline.is_some() => self.on_timer(),
+                events = inbox.next() => self.on_remote_event(events),
                 command = commands.next(), if !is_read => match command {
                     Some(command) => self.on_command(command),
                     None => {
@@ -214,9 +222,6 @@ impl LeaseStream {
                 Some(()) = self.calls.next() => {}
                 Some(completion) = self.results.next() => self.on_completion(completion),
                 Some(completion) = self.jobs.next() => self.on_completion(completion),
-                events = inbox.next() => self.on_remote_event(events),
-                () = &mut timer, if deadline.is_some() => self.on_timer(),
-                () = &mut draining => self.send_reconnect(self.broker.drain_timeout()),
             }
             while let Some(Some(())) = self.calls.next().now_or_never() {}
             while let Some(Some(completion)) = self.results.next().now_or_never() {
@@ -228,7 +233,7 @@ impl LeaseStream {
             self.acknowledge();
         }
         self.broker.streams.close(self.id);
-        for (lease_id, lease) in self.leases.drain() {
+        for (lease_id, lease) in std::mem::take(&mut self.leases) {
             let expires_in = lease.expiry();
             self.broker
                 .quotas

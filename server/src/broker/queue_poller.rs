@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use rand::Rng as _;
 use tokio::time::Instant;
 
 use super::{Broker, with_permit};
@@ -99,7 +98,7 @@ impl Broker {
     /// whichever is earlier.
     fn next_touch_at(&self, next_event_ms: u64) -> Instant {
         let interval = touch_interval(self.waiters.queue_count());
-        let interval = interval.mul_f64(rand::thread_rng().gen_range(0.8..1.2));
+        let interval = interval.mul_f64(self.random.number(0.8..1.2));
         let event = Duration::from_millis(next_event_ms) + SNAPSHOT_DELAY;
         Instant::now()
             + if next_event_ms == 0 {

@@ -54,8 +54,9 @@ impl RollbackQueue {
         tasks.spawn(async move {
             loop {
                 let attempt = tokio::select! {
-                    attempt = attempts.recv() => attempt,
+                    biased;
                     () = draining.cancelled() => return,
+                    attempt = attempts.recv() => attempt,
                 };
                 let Some(attempt) = attempt else { return };
                 let rollback = attempt.roll_back(Arc::clone(&store), Arc::clone(&semaphore));

@@ -149,8 +149,9 @@ impl Broker {
         let mut has_failed = false;
         loop {
             tokio::select! {
-                () = sleep(INTEREST_RENEWAL_INTERVAL) => {}
+                biased;
                 () = self.draining.cancelled() => return,
+                () = sleep(INTEREST_RENEWAL_INTERVAL) => {}
             }
             if self.watch_hub.try_stop() {
                 return;

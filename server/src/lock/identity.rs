@@ -90,10 +90,15 @@ id!(
 );
 
 impl AttemptId {
+    /// Returns the id that contains these random bytes.
+    pub fn from_bytes(bytes: [u8; 8]) -> Self {
+        Self::cut(&bytes)
+    }
+
     pub fn random() -> Self {
         let mut bytes = [0; 8];
         rand::thread_rng().fill_bytes(&mut bytes);
-        Self::cut(&bytes)
+        Self::from_bytes(bytes)
     }
 }
 

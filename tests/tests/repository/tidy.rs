@@ -21,6 +21,7 @@ const LAYERS: [&[&str]; 9] = [
         "browsers",
         "lock",
         "file_watch",
+        "random",
         "rate_limit",
         "runtime",
         "shutdown",

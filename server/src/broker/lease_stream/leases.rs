@@ -1,7 +1,7 @@
 //! Leases of a stream. One command for each lease runs at a time, and further commands are queued.
 
 use std::{
-    collections::{VecDeque, hash_map::Entry},
+    collections::{VecDeque, btree_map::Entry},
     time::Duration,
 };
 

@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use rand::Rng as _;
 use tokio::time::{Instant, timeout};
 
 use super::{
     AccessFilter, Completion, LeaseEndedReason, LeaseStream, Phase, QUEUE_GRACE, StreamEvent,
     leases::StreamLease,
 };
-use crate::lock::{LeaseId, ReleaseScope};
+use crate::{
+    lock::{LeaseId, ReleaseScope},
+    random::RandomSource,
+};
 
 /// Time that a detected silence must last before it has consequences.
 const SILENCE_CONFIRM_DELAY: Duration = Duration::from_millis(250);
@@ -42,8 +44,8 @@ pub struct StreamAge {
 impl StreamAge {
     /// Returns the maximum age with a random reduction, so that clients that connected at the same
     /// time do not reconnect at the same time.
-    pub(in crate::broker) fn jittered(self) -> Duration {
-        self.max_age.mul_f64(rand::thread_rng().gen_range(0.9..1.0))
+    pub(in crate::broker) fn jittered(self, random: &RandomSource) -> Duration {
+        self.max_age.mul_f64(random.number(0.9..1.0))
     }
 }
 
@@ -134,7 +136,7 @@ impl LeaseStream {
     }
 
     pub(super) fn send_reconnect(&self, max_delay: Duration) {
-        let delay = max_delay.mul_f64(rand::thread_rng().gen_range(0.0..1.0));
+        let delay = max_delay.mul_f64(self.broker.random.number(0.0..1.0));
         let delay_ms = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
         (self.events)(StreamEvent::Reconnect { delay_ms });
     }
