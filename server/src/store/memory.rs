@@ -18,8 +18,11 @@ mod tombstones;
 mod watch;
 
 use std::{
-    collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -44,11 +47,13 @@ use crate::lock::{
 /// not accumulate.
 const SWEEP_INTERVAL: u64 = 65_536;
 
+/// Clock of a store: returns the time in microseconds since 1970.
+type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
+
 /// The records, shared by all brokers of this process.
 pub struct Memory {
-    started: Instant,
-    started_us: u64,
-    no_grants_before_ms: u64,
+    clock: Clock,
+    no_grants_before_ms: AtomicU64,
     key: DeploymentKey,
     state: Mutex<State>,
 }
@@ -57,18 +62,22 @@ pub struct Memory {
 struct State {
     /// Records in the order of their keys, which is the order of listings.
     records: BTreeMap<LockKey, StoredRecord>,
-    listeners: HashMap<BrokerId, Listener>,
+    listeners: BTreeMap<BrokerId, Listener>,
     /// End of each broker's watch, in milliseconds since 1970.
-    watched: HashMap<BrokerId, u64>,
+    watched: BTreeMap<BrokerId, u64>,
     commands: u64,
 }
 
 /// A record with the time, in milliseconds since 1970, after which it is deleted.
-#[derive(Default)]
+#[derive(Debug, Clone, Default)]
 struct StoredRecord {
     record: Record,
     until_ms: u64,
 }
+
+/// A copy of all records at one time.
+#[derive(Debug, Clone, Default)]
+pub struct SavedRecords(BTreeMap<LockKey, StoredRecord>);
 
 /// One broker's connection to a [`Memory`].
 pub struct MemoryStore {
@@ -84,14 +93,46 @@ impl Memory {
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
         let started_us = u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX);
-        let quarantine_ms = u64::try_from(quarantine.as_millis()).unwrap_or(u64::MAX);
+        let started = Instant::now();
+        let clock = move || {
+            let elapsed_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+            started_us.saturating_add(elapsed_us)
+        };
+        let memory = Self::with_clock(clock, DeploymentKey::random());
+        memory.grant_nothing_for(quarantine);
+        memory
+    }
+
+    /// Creates an empty store with another clock, which returns microseconds since 1970. For runs
+    /// that can be repeated.
+    pub fn with_clock(
+        clock: impl Fn() -> u64 + Send + Sync + 'static,
+        key: DeploymentKey,
+    ) -> Arc<Self> {
         Arc::new(Self {
-            started: Instant::now(),
-            started_us,
-            no_grants_before_ms: started_us / 1_000 + quarantine_ms,
-            key: DeploymentKey::random(),
+            clock: Box::new(clock),
+            no_grants_before_ms: AtomicU64::new(0),
+            key,
             state: Mutex::default(),
         })
+    }
+
+    /// Returns a copy of all records.
+    pub fn save(&self) -> SavedRecords {
+        SavedRecords(self.state().records.clone())
+    }
+
+    /// Replaces all records, as a server does that restarts with older data, and grants nothing for
+    /// `quarantine`.
+    pub fn restore(&self, saved: SavedRecords, quarantine: Duration) {
+        self.state().records = saved.0;
+        self.grant_nothing_for(quarantine);
+    }
+
+    fn grant_nothing_for(&self, quarantine: Duration) {
+        let quarantine_ms = u64::try_from(quarantine.as_millis()).unwrap_or(u64::MAX);
+        let until_ms = (self.now_us() / 1_000).saturating_add(quarantine_ms);
+        self.no_grants_before_ms.store(until_ms, Ordering::Relaxed);
     }
 
     pub fn connect(self: &Arc<Self>, broker: BrokerId) -> MemoryStore {
@@ -101,10 +142,13 @@ impl Memory {
         }
     }
 
+    fn no_grants_before_ms(&self) -> u64 {
+        self.no_grants_before_ms.load(Ordering::Relaxed)
+    }
+
+    /// Returns the time of the store's clock, in microseconds since 1970.
     fn now_us(&self) -> u64 {
-        let elapsed = self.started.elapsed().as_micros();
-        self.started_us
-            .saturating_add(u64::try_from(elapsed).unwrap_or(u64::MAX))
+        (self.clock)()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -158,7 +202,7 @@ impl MemoryStore {
             now_us: self.memory.now_us(),
             broker: self.broker,
             not_after_ms: u64::MAX,
-            grants: Grants::NotBefore(self.memory.no_grants_before_ms),
+            grants: Grants::NotBefore(self.memory.no_grants_before_ms()),
             bounds: Bounds::default(),
         }
     }
@@ -320,7 +364,7 @@ impl Store for MemoryStore {
 
     fn recovering_ms(&self) -> Option<u64> {
         let now_ms = self.memory.now_us() / 1_000;
-        Some(self.memory.no_grants_before_ms.saturating_sub(now_ms))
+        Some(self.memory.no_grants_before_ms().saturating_sub(now_ms))
     }
 
     async fn deployment_key(&self) -> Result<DeploymentKey, StoreError> {
