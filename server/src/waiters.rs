@@ -1,6 +1,8 @@
 //! Registry of the calls that wait at this broker, by lock: delivers hand-offs to them and
 //! schedules the touches of their locks.
 
+mod snapshots;
+
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -8,10 +10,11 @@ use std::{
 };
 
 use tokio::{
-    sync::{Notify, mpsc, watch},
+    sync::{Notify, mpsc},
     time::Instant,
 };
 
+pub use self::snapshots::{SnapshotReceiver, SnapshotSender};
 use crate::{
     lock::{
         AcquireCommand, AttemptId, FencingToken, LeaseId, LockKey, LockState, RequestHash,
@@ -25,9 +28,6 @@ use crate::{
 const SIGNALS_MAX: usize = 8;
 /// Minimum time between two snapshots of a lock for queue updates.
 const SNAPSHOT_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Latest snapshot of a lock; `None` before the first snapshot.
-pub type LockSnapshot = Option<Arc<LockState>>;
 
 /// Notification for a waiting call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +65,7 @@ struct LockQueue {
     /// Time at which the last touch with a reply was sent.
     touch_sent_at: Option<Instant>,
     snapshot_at: Option<Instant>,
-    snapshot: watch::Sender<LockSnapshot>,
+    snapshot: SnapshotSender,
 }
 
 #[derive(Debug)]
@@ -274,7 +274,7 @@ impl WaiterRegistry {
             return false;
         };
         let is_old = |at: Instant| at.elapsed() >= SNAPSHOT_INTERVAL;
-        let is_due = queue.snapshot.receiver_count() > 0 && queue.snapshot_at.is_none_or(is_old);
+        let is_due = queue.snapshot.has_receivers() && queue.snapshot_at.is_none_or(is_old);
         if is_due {
             queue.snapshot_at = Some(Instant::now());
         }
@@ -283,8 +283,8 @@ impl WaiterRegistry {
 
     /// Publishes a snapshot of a lock.
     pub fn publish_snapshot(&self, lock: &LockKey, state: LockState) {
-        if let Some(queue) = self.locked().get(lock) {
-            queue.snapshot.send_replace(Some(Arc::new(state)));
+        if let Some(queue) = self.locked().get_mut(lock) {
+            queue.snapshot.send(state);
         }
     }
 
@@ -303,7 +303,7 @@ impl LockQueue {
 
 impl Registration {
     /// Subscribes to the snapshots of the lock. The latest snapshot is available at once.
-    pub fn subscribe_snapshots(&self) -> Option<watch::Receiver<LockSnapshot>> {
+    pub fn subscribe_snapshots(&self) -> Option<SnapshotReceiver> {
         let queues = self.waiters.locked();
         Some(queues.get(&self.lock)?.snapshot.subscribe())
     }

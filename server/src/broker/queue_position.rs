@@ -1,14 +1,12 @@
 //! Queue position of a call on a stream, and the updates of it that the client receives.
 
-use tokio::sync::watch;
-
 use super::{
     StreamCallContext,
     lease_stream::{EventSink, QueueUpdate, StreamEvent},
 };
 use crate::{
     lock::{AcquireCommand, CONTENTION_HOLDERS_MAX, LeaseId, LockKey, LockState, Ttl},
-    waiters::LockSnapshot,
+    waiters::SnapshotReceiver,
 };
 
 /// Queue position of one call.
@@ -17,7 +15,7 @@ pub(super) struct QueuePositionTracker {
     lock: LockKey,
     ttl: Ttl,
     events: EventSink,
-    snapshots: watch::Receiver<LockSnapshot>,
+    snapshots: SnapshotReceiver,
     /// Ordering number of the request in its queue, by which the request is found among the waiters
     /// of a snapshot; 0 before the request is queued.
     sequence: u64,
@@ -31,7 +29,7 @@ impl QueuePositionTracker {
     pub(super) fn new(
         context: &StreamCallContext,
         acquire: &AcquireCommand,
-        snapshots: watch::Receiver<LockSnapshot>,
+        snapshots: SnapshotReceiver,
     ) -> Self {
         Self {
             call_id: context.call_id,
@@ -47,10 +45,7 @@ impl QueuePositionTracker {
 
     /// Waits for the next snapshot of the lock and sends the client what has changed. Cancel safe.
     pub(super) async fn next_snapshot(&mut self) {
-        if self.snapshots.changed().await.is_err() {
-            // The sender exists as long as the call is registered.
-            std::future::pending::<()>().await;
-        }
+        self.snapshots.changed().await;
         self.observe_latest();
     }
 
@@ -66,7 +61,7 @@ impl QueuePositionTracker {
     }
 
     fn observe_latest(&mut self) {
-        let state = self.snapshots.borrow_and_update().clone();
+        let state = self.snapshots.latest();
         if let Some(state) = state.filter(|_| self.sequence > 0) {
             self.observe(&state);
         }
@@ -115,7 +110,10 @@ mod tests {
     use std::sync::{Arc, Mutex, PoisonError};
 
     use super::*;
-    use crate::lock::{LockName, Mode, Namespace, Owner, WaiterInfo};
+    use crate::{
+        lock::{LockName, Mode, Namespace, Owner, WaiterInfo},
+        waiters::SnapshotSender,
+    };
 
     fn state(sequences: &[u64], queue_length: u32) -> LockState {
         let waiters = sequences.iter().map(|&sequence| WaiterInfo {
@@ -152,7 +150,7 @@ mod tests {
             lock: LockKey::new(namespace, LockName::parse("a").expect("a name")),
             ttl: Ttl::from_stored(1_000),
             events,
-            snapshots: watch::channel(None).1,
+            snapshots: SnapshotSender::default().subscribe(),
             sequence: 0,
             position: u32::MAX,
             last_sent: None,
