@@ -13,6 +13,7 @@ pub mod cluster;
 pub mod conformance;
 pub mod console;
 pub mod differential;
+pub mod history;
 pub mod load;
 pub mod model;
 pub mod net;
