@@ -5,6 +5,8 @@
     reason = "each rule reads the few kinds of events that concern it"
 )]
 
+mod answers;
+mod exclusion;
 mod index;
 mod leases;
 #[cfg(test)]
@@ -109,6 +111,7 @@ pub fn judge(events: &[Event]) -> Verdict {
     let index = HistoryIndex::new(events);
     let mut verdict = Verdict::default();
     let mut leases = LeaseTable::default();
+    let mut exclusion = exclusion::ExclusionCheck::default();
     for event in events {
         let at_us = event.at_us;
         match &event.kind {
@@ -117,8 +120,12 @@ pub fn judge(events: &[Event]) -> Verdict {
             _ => {}
         }
         leases.apply(&index, event);
+        verdict
+            .violations
+            .extend(exclusion.check(&index, &leases, event));
     }
     verdict.violations.extend(tokens::check(&index));
+    verdict.violations.extend(answers::check(&index));
     verdict.violations.sort_by_key(|violation| violation.at_us);
     verdict
 }
