@@ -9,12 +9,14 @@ mod answers;
 mod exclusion;
 mod index;
 mod leases;
+mod losses;
 #[cfg(test)]
 mod test_history;
 mod tokens;
 
 use std::{collections::BTreeMap, fmt};
 
+pub use self::losses::LossCause;
 use self::{index::HistoryIndex, leases::LeaseTable};
 use super::{Event, EventKind};
 
@@ -26,7 +28,7 @@ pub enum Rule {
     /// The fencing tokens of a lock rise with the real-time order of its grants, and no two leases
     /// have the same token.
     TokenOrder,
-    /// A lease ends only for a cause in `LossCause`.
+    /// A lease ends only for a cause in [`LossCause`].
     LossCause,
     /// The rollback of one attempt does not end a lease that was delivered.
     RolledBackAfterDelivery,
@@ -59,6 +61,8 @@ pub struct Verdict {
     pub grants: usize,
     /// Number of confirmed renewals.
     pub renewals: usize,
+    /// Number of lost leases by cause.
+    pub losses: BTreeMap<LossCause, usize>,
     /// Number of pairs of calls whose order was compared.
     pub ordered_pairs: usize,
     /// Number of waiting attempts for a lock that became free.
@@ -82,6 +86,9 @@ impl Verdict {
         self.renewals += other.renewals;
         self.ordered_pairs += other.ordered_pairs;
         self.vacancies += other.vacancies;
+        for (cause, count) in &other.losses {
+            *self.losses.entry(*cause).or_default() += count;
+        }
     }
 }
 
@@ -89,9 +96,10 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "grants={} renewals={} ordered_pairs={} vacancies={} violations={:?}",
+            "grants={} renewals={} losses={:?} ordered_pairs={} vacancies={} violations={:?}",
             self.grants,
             self.renewals,
+            self.losses,
             self.ordered_pairs,
             self.vacancies,
             self.counts()
@@ -117,6 +125,17 @@ pub fn judge(events: &[Event]) -> Verdict {
         match &event.kind {
             EventKind::Granted { .. } => verdict.grants += 1,
             EventKind::Renewed { .. } => verdict.renewals += 1,
+            EventKind::Lost { lease, reason } => {
+                if let Some(state) = leases.get(lease) {
+                    match losses::find_cause(&index, state, (at_us, *reason)) {
+                        Some(cause) => *verdict.losses.entry(cause).or_default() += 1,
+                        None => {
+                            let loss = losses::unexplained(&index, lease, state, (at_us, *reason));
+                            verdict.violations.push(loss);
+                        }
+                    }
+                }
+            }
             _ => {}
         }
         leases.apply(&index, event);
