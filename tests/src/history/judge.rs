@@ -10,6 +10,7 @@ mod exclusion;
 mod index;
 mod leases;
 mod losses;
+mod order;
 #[cfg(test)]
 mod test_history;
 mod tokens;
@@ -144,6 +145,9 @@ pub fn judge(events: &[Event]) -> Verdict {
             .extend(exclusion.check(&index, &leases, event));
     }
     verdict.violations.extend(tokens::check(&index));
+    let order = order::check(&index);
+    verdict.ordered_pairs = order.pairs;
+    verdict.violations.extend(order.violations);
     verdict.violations.extend(answers::check(&index));
     verdict.violations.sort_by_key(|violation| violation.at_us);
     verdict
