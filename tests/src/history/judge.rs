@@ -14,6 +14,7 @@ mod order;
 #[cfg(test)]
 mod test_history;
 mod tokens;
+mod vacancy;
 
 use std::{collections::BTreeMap, fmt};
 
@@ -121,6 +122,7 @@ pub fn judge(events: &[Event]) -> Verdict {
     let mut verdict = Verdict::default();
     let mut leases = LeaseTable::default();
     let mut exclusion = exclusion::ExclusionCheck::default();
+    let mut holds = vacancy::HoldIntervals::default();
     for event in events {
         let at_us = event.at_us;
         match &event.kind {
@@ -140,6 +142,7 @@ pub fn judge(events: &[Event]) -> Verdict {
             _ => {}
         }
         leases.apply(&index, event);
+        holds.observe(&leases, event);
         verdict
             .violations
             .extend(exclusion.check(&index, &leases, event));
@@ -149,6 +152,9 @@ pub fn judge(events: &[Event]) -> Verdict {
     verdict.ordered_pairs = order.pairs;
     verdict.violations.extend(order.violations);
     verdict.violations.extend(answers::check(&index));
+    let vacancy = vacancy::check(&index, holds);
+    verdict.vacancies = vacancy.waits;
+    verdict.violations.extend(vacancy.violations);
     verdict.violations.sort_by_key(|violation| violation.at_us);
     verdict
 }
