@@ -1,0 +1,456 @@
+//! A store in memory behind a network that delays, loses and repeats messages.
+
+use std::{
+    pin::Pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use leasehold_server::{
+    lock::{
+        AcquireCommand, Attachment, AttemptId, BrokerId, COMMAND_DEADLINE_MS, DeploymentKey,
+        ExpectedAttachment, FencingToken, Filter, LeaseRef, LockKey, LockState, ReleaseScope,
+        RequestHash, RevokeCommand, Ttl, expiry_ms,
+    },
+    store::{
+        Acquired, Attached, Cancelled, Checked, Cursor, EraId, Event, LimitSet, Listed, Listener,
+        Released, Renewed, Revoked, Store, StoreError, Touched,
+        memory::{Memory, MemoryStore, SavedRecords},
+    },
+};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::plan::{LOCK_DELAY_MAX_MS, TTL_MAX_MS};
+
+/// Time after which a command without a reply fails.
+const COMMAND_TIMEOUT: Duration = Duration::from_millis(COMMAND_DEADLINE_MS + 200);
+/// Maximum time between a loss of data and the connection of a broker to the new server.
+const RECONNECT_MAX: Duration = Duration::from_secs(1);
+/// Time of the store's clock at the start, in microseconds since 1970.
+const STARTED_US: u64 = 1_700_000_000_000_000;
+
+/// The store of all brokers, with its faults.
+pub struct SimulatedStore {
+    memory: Arc<Memory>,
+    random: Mutex<StdRng>,
+    /// Probability with which each message is lost, in thousandths.
+    lossy_permille: AtomicU64,
+    stall: Gate,
+    era: AtomicU64,
+    links: Mutex<Vec<(Arc<BrokerLink>, Listener)>>,
+    /// Time at which the command was sent that is now executed.
+    sent: Mutex<Option<Instant>>,
+}
+
+/// State of one broker process, as the store and the clients see it.
+pub struct BrokerLink {
+    pub killed: CancellationToken,
+    pause: Gate,
+    /// True if the broker is connected to the present server.
+    is_connected: AtomicBool,
+}
+
+/// A gate that is open or closed. Opening it wakes those who wait in the order in which they began.
+#[derive(Default)]
+struct Gate(Mutex<Option<CancellationToken>>);
+
+impl Gate {
+    fn set_closed(&self, is_closed: bool) {
+        let closed = is_closed.then(CancellationToken::new);
+        let opened = std::mem::replace(&mut *locked(&self.0), closed);
+        opened.inspect(CancellationToken::cancel);
+    }
+
+    async fn wait_until_open(&self) {
+        let closed = locked(&self.0).clone();
+        if let Some(closed) = closed {
+            closed.cancelled().await;
+        }
+    }
+}
+
+/// One broker's connection to the store.
+pub struct FaultyStore {
+    inner: Arc<MemoryStore>,
+    shared: Arc<SimulatedStore>,
+    link: Arc<BrokerLink>,
+}
+
+/// Fate of one command.
+struct Fate {
+    before: Duration,
+    after: Duration,
+    is_request_lost: bool,
+    is_reply_lost: bool,
+    repeat_after: Option<Duration>,
+}
+
+type Command<T> = Arc<
+    dyn Fn(Arc<MemoryStore>) -> Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>
+        + Send
+        + Sync,
+>;
+
+impl SimulatedStore {
+    /// Creates an empty store whose faults follow from the seed, and whose clock advances by
+    /// `second_us` in a second.
+    #[must_use]
+    pub fn new(seed: u64, second_us: u64) -> Arc<Self> {
+        let key = DeploymentKey::parse(&"5a".repeat(32)).expect("64 digits");
+        let started = Instant::now();
+        let clock = move || {
+            let elapsed_us = started.elapsed().as_micros() * u128::from(second_us) / 1_000_000;
+            STARTED_US + u64::try_from(elapsed_us).expect("a short run")
+        };
+        Arc::new(Self {
+            memory: Memory::with_clock(clock, key),
+            random: Mutex::new(StdRng::seed_from_u64(seed ^ 0x5707e)),
+            lossy_permille: AtomicU64::new(0),
+            stall: Gate::default(),
+            era: AtomicU64::new(1),
+            links: Mutex::default(),
+            sent: Mutex::default(),
+        })
+    }
+
+    /// Connects a broker.
+    pub fn connect(self: &Arc<Self>, broker: BrokerId, link: &Arc<BrokerLink>) -> FaultyStore {
+        FaultyStore {
+            inner: Arc::new(self.memory.connect(broker)),
+            shared: Arc::clone(self),
+            link: Arc::clone(link),
+        }
+    }
+
+    pub fn set_lossy(&self, permille: u32) {
+        self.lossy_permille
+            .store(u64::from(permille), Ordering::Relaxed);
+    }
+
+    pub fn set_stalled(&self, is_stalled: bool) {
+        self.stall.set_closed(is_stalled);
+    }
+
+    #[must_use]
+    pub fn save(&self) -> SavedRecords {
+        self.memory.save()
+    }
+
+    /// Replaces the records as by a restart of the server: commands under way and events are lost,
+    /// brokers reconnect, and nothing is granted until every lease has expired.
+    pub fn lose_data(&self, saved: SavedRecords) {
+        self.era.fetch_add(1, Ordering::Relaxed);
+        let quarantine_ms = expiry_ms(TTL_MAX_MS) + LOCK_DELAY_MAX_MS + 1_000;
+        self.memory
+            .restore(saved, Duration::from_millis(quarantine_ms));
+        let mut links = locked(&self.links);
+        links.retain(|(link, _)| !link.killed.is_cancelled());
+        for (link, listener) in links.iter().cloned() {
+            link.is_connected.store(false, Ordering::Relaxed);
+            let delay = locked(&self.random).gen_range(Duration::ZERO..RECONNECT_MAX);
+            tokio::spawn(async move {
+                sleep(delay).await;
+                link.ready().await;
+                link.is_connected.store(true, Ordering::Relaxed);
+                listener(Event::ServerReplaced);
+                listener(Event::Resync);
+            });
+        }
+    }
+
+    fn era_id(&self) -> Option<EraId> {
+        EraId::new(&format!("era-{}", self.era.load(Ordering::Relaxed)))
+    }
+
+    fn delay(random: &mut StdRng) -> Duration {
+        let max_us = match random.gen_range(0..100) {
+            0 => 300_000,
+            1..10 => 20_000,
+            _ => 2_000,
+        };
+        Duration::from_micros(random.gen_range(0..max_us))
+    }
+
+    fn fate(&self) -> Fate {
+        let mut random = locked(&self.random);
+        let lossy = self.lossy_permille.load(Ordering::Relaxed);
+        let is_hit = |random: &mut StdRng| random.gen_range(0..1_000) < lossy;
+        let slow = |random: &mut StdRng| Duration::from_millis(random.gen_range(0..2_500));
+        let (before, after) = (Self::delay(&mut random), Self::delay(&mut random));
+        Fate {
+            is_request_lost: is_hit(&mut random),
+            is_reply_lost: is_hit(&mut random),
+            before: if is_hit(&mut random) {
+                slow(&mut random)
+            } else {
+                before
+            },
+            after: if is_hit(&mut random) {
+                slow(&mut random)
+            } else {
+                after
+            },
+            repeat_after: is_hit(&mut random).then(|| slow(&mut random)),
+        }
+    }
+}
+
+impl BrokerLink {
+    #[must_use]
+    #[expect(clippy::new_without_default, reason = "a link is created for a broker")]
+    pub fn new() -> Self {
+        Self {
+            killed: CancellationToken::new(),
+            pause: Gate::default(),
+            is_connected: AtomicBool::new(true),
+        }
+    }
+
+    pub fn set_paused(&self, is_paused: bool) {
+        self.pause.set_closed(is_paused);
+    }
+
+    /// Waits while the broker is paused. Waits forever if it was killed.
+    pub async fn ready(&self) {
+        self.pause.wait_until_open().await;
+        if self.killed.is_cancelled() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+impl FaultyStore {
+    /// Sends a command, which is executed although the returned future is dropped. Commands with a
+    /// deadline are not executed after it.
+    async fn send<T: Send + 'static>(
+        &self,
+        has_deadline: bool,
+        command: Command<T>,
+    ) -> Result<T, StoreError> {
+        self.link.ready().await;
+        if !self.link.is_connected.load(Ordering::Relaxed) {
+            sleep(Duration::from_millis(1)).await;
+            return Err(StoreError::NotExecuted("not connected".to_owned()));
+        }
+        let (sender, receiver) = oneshot::channel();
+        let (shared, inner) = (Arc::clone(&self.shared), Arc::clone(&self.inner));
+        let (fate, sent) = (shared.fate(), Instant::now());
+        let era = shared.era.load(Ordering::Relaxed);
+        tokio::spawn(async move {
+            sleep(fate.before).await;
+            if fate.is_request_lost {
+                // The caller waits for its timeout.
+                return sleep(COMMAND_TIMEOUT).await;
+            }
+            let Some(reply) = execute(&shared, &inner, (era, sent, has_deadline), &command).await
+            else {
+                return;
+            };
+            if let Some(delay) = fate.repeat_after {
+                let (shared, inner) = (Arc::clone(&shared), Arc::clone(&inner));
+                tokio::spawn(async move {
+                    sleep(delay).await;
+                    execute(&shared, &inner, (era, sent, has_deadline), &command).await;
+                });
+            }
+            sleep(fate.after).await;
+            if fate.is_reply_lost {
+                return sleep(COMMAND_TIMEOUT).await;
+            }
+            // The receiver is gone if the command has timed out.
+            if shared.era.load(Ordering::Relaxed) == era {
+                let _ = sender.send(reply);
+            }
+        });
+        let reply = timeout(COMMAND_TIMEOUT, receiver).await;
+        self.link.ready().await;
+        match reply {
+            Ok(Ok(reply)) => reply,
+            Ok(Err(_)) | Err(_) => Err(StoreError::Unavailable("no reply".to_owned())),
+        }
+    }
+}
+
+/// Executes a command that has arrived. Returns `None` if the connection on which it was sent is
+/// broken.
+async fn execute<T>(
+    shared: &SimulatedStore,
+    inner: &Arc<MemoryStore>,
+    (era, sent, has_deadline): (u64, Instant, bool),
+    command: &Command<T>,
+) -> Option<Result<T, StoreError>> {
+    shared.stall.wait_until_open().await;
+    if shared.era.load(Ordering::Relaxed) != era {
+        return None;
+    }
+    if has_deadline && sent.elapsed() > Duration::from_millis(COMMAND_DEADLINE_MS) {
+        return Some(Err(StoreError::NotExecuted("too late".to_owned())));
+    }
+    *locked(&shared.sent) = Some(sent);
+    // The store in memory replies at once, so that no other command is executed meanwhile.
+    Some(command(Arc::clone(inner)).await)
+}
+
+/// Clones the arguments of a command, which may be executed after its caller has left.
+macro_rules! command {
+    ($store:ident, [$($argument:ident),*], $call:expr) => {{
+        $(let $argument = $argument.clone();)*
+        Arc::new(move |$store: Arc<MemoryStore>| {
+            $(let $argument = $argument.clone();)*
+            Box::pin(async move { $call.await }) as Pin<Box<dyn Future<Output = _> + Send>>
+        })
+    }};
+}
+
+#[async_trait]
+impl Store for FaultyStore {
+    async fn acquire(&self, acquire: &AcquireCommand) -> Result<Acquired, StoreError> {
+        let command = command!(store, [acquire], store.acquire(&acquire));
+        let mut acquired: Acquired = self.send(true, command).await?;
+        if let Acquired::Queued { era, .. } = &mut acquired {
+            *era = self.shared.era_id();
+        }
+        Ok(acquired)
+    }
+
+    async fn renew(
+        &self,
+        lease: &LeaseRef,
+        ttl: Option<Ttl>,
+        via: ExpectedAttachment,
+    ) -> Result<Renewed, StoreError> {
+        let command = command!(store, [lease, ttl, via], store.renew(&lease, ttl, via));
+        self.send(true, command).await
+    }
+
+    async fn attach(&self, lease: &LeaseRef, to: Attachment) -> Result<Attached, StoreError> {
+        let command = command!(store, [lease, to], store.attach(&lease, to));
+        self.send(true, command).await
+    }
+
+    async fn release(
+        &self,
+        lease: &LeaseRef,
+        release: ReleaseScope,
+        via: ExpectedAttachment,
+    ) -> Result<Released, StoreError> {
+        let command = command!(
+            store,
+            [lease, release, via],
+            store.release(&lease, release, via)
+        );
+        self.send(false, command).await
+    }
+
+    async fn cancel(
+        &self,
+        lock: &LockKey,
+        request: RequestHash,
+        attempt: AttemptId,
+    ) -> Result<Cancelled, StoreError> {
+        let command = command!(
+            store,
+            [lock, request, attempt],
+            store.cancel(&lock, request, attempt)
+        );
+        self.send(false, command).await
+    }
+
+    async fn touch(&self, lock: &LockKey) -> Result<Touched, StoreError> {
+        let mut touched: Touched = self
+            .send(true, command!(store, [lock], store.touch(&lock)))
+            .await?;
+        touched.era = self.shared.era_id();
+        Ok(touched)
+    }
+
+    async fn set_limit(&self, lock: &LockKey, limit: Option<u32>) -> Result<LimitSet, StoreError> {
+        let command = command!(store, [lock, limit], store.set_limit(&lock, limit));
+        self.send(true, command).await
+    }
+
+    async fn revoke(&self, revoke: &RevokeCommand) -> Result<Revoked, StoreError> {
+        self.send(true, command!(store, [revoke], store.revoke(&revoke)))
+            .await
+    }
+
+    async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, StoreError> {
+        self.send(true, command!(store, [lock], store.get(&lock)))
+            .await
+    }
+
+    async fn list(
+        &self,
+        filter: &Filter,
+        from: Option<&Cursor>,
+        page_max: usize,
+    ) -> Result<Listed, StoreError> {
+        self.inner.list(filter, from, page_max).await
+    }
+
+    async fn check(&self, lock: &LockKey, token: FencingToken) -> Result<Checked, StoreError> {
+        self.send(
+            true,
+            command!(store, [lock, token], store.check(&lock, token)),
+        )
+        .await
+    }
+
+    async fn watch(&self) -> Result<(), StoreError> {
+        self.inner.watch().await
+    }
+
+    fn broker(&self) -> BrokerId {
+        self.inner.broker()
+    }
+
+    fn recovering_ms(&self) -> Option<u64> {
+        self.inner.recovering_ms()
+    }
+
+    async fn deployment_key(&self) -> Result<DeploymentKey, StoreError> {
+        self.inner.deployment_key().await
+    }
+
+    /// Registers a listener to which events are sent like messages: they may be lost, late or
+    /// repeated, and a loss of data loses those under way.
+    fn listen(&self, listener: Listener) {
+        let (shared, link) = (Arc::clone(&self.shared), Arc::clone(&self.link));
+        locked(&shared.links).push((Arc::clone(&link), Arc::clone(&listener)));
+        self.inner.listen(Arc::new(move |event| {
+            let event = if let Event::HandOff(lock, hand_off, Some(_)) = event {
+                Event::HandOff(lock, hand_off, *locked(&shared.sent))
+            } else {
+                event
+            };
+            let fate = shared.fate();
+            let repeats = fate.repeat_after.map(|delay| fate.before + delay);
+            let first = (!fate.is_request_lost).then_some(fate.before);
+            let era = shared.era.load(Ordering::Relaxed);
+            for delay in first.into_iter().chain(repeats) {
+                let (listener, event) = (Arc::clone(&listener), event.clone());
+                let (shared, link) = (Arc::clone(&shared), Arc::clone(&link));
+                tokio::spawn(async move {
+                    sleep(delay).await;
+                    link.ready().await;
+                    if shared.era.load(Ordering::Relaxed) == era {
+                        listener(event);
+                    }
+                });
+            }
+        }));
+    }
+}
+
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
