@@ -24,6 +24,7 @@ pub mod repository;
 pub mod scale;
 pub mod sdk;
 pub mod sentinel;
+pub mod simulation;
 pub mod status;
 pub mod store_fixture;
 pub mod suite;
