@@ -14,7 +14,7 @@ CLIENTS    := go java typescript
 # Scale of the counts and durations of the tests; 1 is the full scale, as in `make soak`.
 export LEASEHOLD_TEST_SCALE ?= 0.1
 
-.PHONY: help setup dev test quick test-chart test-cli test-image test-python $(CLIENTS:%=test-%) soak soak-fuzz soak-model model check fix bench
+.PHONY: help setup dev test quick test-chart test-cli test-image test-python $(CLIENTS:%=test-%) soak soak-fuzz model soak-model simulate soak-simulate check fix bench
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -82,6 +82,15 @@ soak-model: setup ## Run the model at random and exhaustively for an hour and a 
 
 soak-fuzz: ## Fuzz each kind of input for an hour of CPU time; continues after an interruption
 	scripts/fuzz.py --soak
+
+simulate: ## Simulate brokers in virtual time with the plan of SEED, and print what violates a guarantee
+	cargo run --release -p leasehold-tests --bin simulate -- --seed $(or $(SEED),$(error SEED=n is missing))
+
+# The progress is kept, so that an interrupted run continues. Remove the file to begin again.
+soak-simulate: ## Simulate at least 2,000 seeds, and as many as two hours allow; continues after an interruption
+	mkdir -p target
+	cargo run --release -p leasehold-tests --bin simulate -- --count 2000 --soak-seconds 7200 --threads 2 \
+		--progress target/simulate.progress
 
 # The first check of cargo-deny downloads the crates that the second one, which works offline, needs.
 check: setup ## Check formatting, lints, dependencies (and advisories if ADVISORY_DB names a clone), docs and API
