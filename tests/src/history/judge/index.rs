@@ -9,7 +9,8 @@ use crate::history::{CallRequest, Event, EventKind, Fault};
 pub(super) struct HistoryIndex<'a> {
     pub(super) events: &'a [Event],
     attempts: BTreeMap<u64, Attempt<'a>>,
-    first_invocations: BTreeMap<u64, u64>,
+    /// Attempts of each call, in the order in which they were sent.
+    calls: BTreeMap<u64, Vec<u64>>,
     streams_closed: BTreeMap<u64, u64>,
     /// Times at which each client has stopped.
     clients_stopped: BTreeMap<&'a str, Vec<u64>>,
@@ -71,7 +72,7 @@ impl<'a> HistoryIndex<'a> {
         let mut index = Self {
             events,
             attempts: BTreeMap::new(),
-            first_invocations: BTreeMap::new(),
+            calls: BTreeMap::new(),
             streams_closed: BTreeMap::new(),
             clients_stopped: BTreeMap::new(),
             faults: Vec::new(),
@@ -86,7 +87,8 @@ impl<'a> HistoryIndex<'a> {
         let at_us = event.at_us;
         match &event.kind {
             EventKind::Invoked(request) => {
-                self.first_invocations.entry(request.call).or_insert(at_us);
+                let attempts = self.calls.entry(request.call).or_default();
+                attempts.push(request.attempt);
                 let attempt = Attempt {
                     invoked_at_us: at_us,
                     client: &event.client,
@@ -142,9 +144,16 @@ impl<'a> HistoryIndex<'a> {
         self.attempts.values()
     }
 
+    /// Returns the attempts of a call, in the order in which they were sent.
+    pub(super) fn attempts_of(&self, call: u64) -> impl Iterator<Item = &Attempt<'a>> {
+        let attempts = self.calls.get(&call).into_iter().flatten();
+        attempts.filter_map(|attempt| self.attempt(*attempt))
+    }
+
     /// Returns the time at which the first attempt of a call was sent.
     pub(super) fn first_invocation(&self, call: u64) -> u64 {
-        self.first_invocations.get(&call).copied().unwrap_or(0)
+        let first = self.attempts_of(call).next();
+        first.map_or(0, |attempt| attempt.invoked_at_us)
     }
 
     pub(super) fn stream_closed_at(&self, stream: u64) -> Option<u64> {

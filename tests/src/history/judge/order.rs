@@ -40,7 +40,7 @@ struct QueuedCall {
 }
 
 /// Checks that no call is granted an exclusive lock before an attempt that was queued before the
-/// call was sent. Attempts are not compared while a fault can have made their broker silent or
+/// call was sent. Attempts are not compared while a fault can have made a broker of their call silent or
 /// delayed the claim of a hand-off, and neither are calls under a lease, which may enter a lock that
 /// the lease holds.
 pub(super) fn check(index: &HistoryIndex<'_>) -> OrderCheck {
@@ -183,6 +183,11 @@ fn is_excused(index: &HistoryIndex<'_>, attempt: u64, interval: (u64, u64)) -> b
         return true;
     };
     let request = attempt.request;
+    // The lock is handed to the newest attempt of the call, whose broker may be another one.
+    let is_asked = |broker: &str| {
+        let mut attempts = index.attempts_of(request.call);
+        attempts.any(|attempt| attempt.request.broker == broker)
+    };
     let is_closed = request
         .stream
         .and_then(|stream| index.stream_closed_at(stream));
@@ -191,7 +196,7 @@ fn is_excused(index: &HistoryIndex<'_>, attempt: u64, interval: (u64, u64)) -> b
             Fault::DataLoss | Fault::StoreStalled | Fault::MessagesLost => true,
             Fault::BrokerKilled { broker }
             | Fault::BrokerPaused { broker }
-            | Fault::BrokerDrained { broker } => *broker == request.broker,
+            | Fault::BrokerDrained { broker } => is_asked(broker),
             Fault::CredentialExpired { client }
             | Fault::RulesDenied { client }
             | Fault::ClientSilent { client } => client == attempt.client,
@@ -263,5 +268,20 @@ mod tests {
         };
         assert_eq!(killed("b"), []);
         assert_eq!(killed("other"), [Rule::QueueOrder]);
+    }
+
+    #[test]
+    fn a_fault_of_the_broker_of_another_attempt_of_the_call_excuses() {
+        let paused = |call| {
+            let hedged = passed().invoke_with(11, 3, |request| {
+                request.call = call;
+                request.broker = "other".to_owned();
+            });
+            let broker = "other".to_owned();
+            let history = hedged.fault([12, 13], Fault::BrokerPaused { broker });
+            history.violated()
+        };
+        assert_eq!(paused(1), []);
+        assert_eq!(paused(3), [Rule::QueueOrder]);
     }
 }
