@@ -307,6 +307,7 @@ impl Client {
             call.state = CallState::Cancelled;
             if !was_cancelled {
                 self.record(EventKind::Cancelled { attempt });
+                self.drop_attempts(number);
             }
             return self.release_cancelled(number, &lease);
         }
