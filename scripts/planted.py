@@ -2,8 +2,8 @@
 """Plants one fault after the other in a copy of the source, and reports what finds each, and after which time.
 
 Each fault is a replacement of texts in files; the product has no switch for any of them. Arguments are parts of names:
-without arguments all faults are planted. The results are kept beside the copy, and a fault that was found is skipped
-until its line there is removed, so that an interrupted run continues.
+without arguments all faults are planted, except those that an earlier run has found. Their results are kept beside the
+copy, so that an interrupted run continues; remove the file to begin again.
 """
 
 import json
