@@ -55,7 +55,7 @@ pub struct RunningBroker {
 /// Failure of a unary call.
 #[derive(Debug, Clone)]
 pub enum CallFailure {
-    /// The connection broke, or could not be made.
+    /// The connection broke or could not be made, or the deadline has passed.
     Unreachable,
     Failed(LockError),
 }

@@ -5,7 +5,7 @@
     reason = "few errors report the loss of a lease"
 )]
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use leasehold_server::{
     broker::{
@@ -18,6 +18,7 @@ use leasehold_server::{
     },
     trace::Span,
 };
+use tokio::time::timeout;
 
 use super::{Client, Job, Reply, UnansweredRelease};
 use crate::{
@@ -208,19 +209,20 @@ impl Client {
         };
         let sent_at_us = self.world.now_us();
         let locks = lease.presented_locks(lease_id, sent_at_us);
-        let interval_ms = lease.ttl.as_millis() / 3;
+        let interval_ms = (lease.ttl.as_millis() / 3).max(1);
         let renew = Arc::clone(&self.world).unary(self.address, move |broker| async move {
             broker.renew(&locks, None, ExpectedAttachment::Any).await
         });
         self.replies.push(Box::pin(async move {
-            let result = renew.await;
+            let result = timeout(Duration::from_millis(interval_ms), renew).await;
+            let result = result.unwrap_or(Err(CallFailure::Unreachable));
             Reply::Renewed {
                 lease_id,
                 sent_at_us,
                 result,
             }
         }));
-        self.schedule(interval_ms.max(1), Job::Renew(lease_id));
+        self.schedule(interval_ms, Job::Renew(lease_id));
     }
 
     pub(super) fn on_renewed(
@@ -397,7 +399,8 @@ impl Client {
         if share.entries.is_empty() {
             lease.locks.remove(&lock);
             if self.plan.presents_released {
-                let until_us = self.world.now_us() + lease.ttl.as_millis() * 1_000;
+                // A renewal sent at that time has its reply, or reaches its deadline, before `E(ttl)`.
+                let until_us = self.world.now_us() + lease.ttl.as_millis() * 1_000 / 2;
                 lease.stop_presenting(&lock);
                 let presented = (reference.clone(), until_us);
                 lease.presented_until_us.push(presented);
