@@ -27,11 +27,13 @@ FIND_SECONDS = 300  # time within which a fault must be found, after the build
 
 @dataclass
 class Finder:
-    """A program or a test that finds a fault: the arguments of `cargo`, and those of the program that cargo built."""
+    """A program or a test that finds a fault."""
 
     name: str
-    build: list[str]
-    run: list[str]
+    build: list[str]  # arguments of `cargo`
+    program: str  # target that is run
+    run: list[str]  # arguments of the program
+    failure: str  # pattern in the output of a program that has found a fault
 
 
 @dataclass
@@ -45,13 +47,18 @@ class Fault:
 
 def binary(name: str, *arguments: str) -> Finder:
     """Returns a program of the tests."""
-    return Finder(" ".join([name, *arguments]), ["build", "-p", "leasehold-tests", "--bin", name], list(arguments))
+    build = ["build", "-p", "leasehold-tests", "--bin", name]
+    return Finder(" ".join([name, *arguments]), build, name, list(arguments), r"^(violated: .*|[\d.]+ s \w+: .*)")
 
 
 def test(target: str, *names: str) -> Finder:
     """Returns the tests of a test program with these parts of names; `server` has the unit tests of the broker."""
-    where = ["-p", "leasehold-server", "--lib"] if target == "server" else ["-p", "leasehold-tests", "--test", target]
-    return Finder(f"test {target} {' '.join(names)}", ["test", *where, "--no-run"], [*names])
+    is_unit = target == "server"
+    where = ["-p", "leasehold-server", "--lib"] if is_unit else ["-p", "leasehold-tests", "--test", target]
+    program = "leasehold_server" if is_unit else target
+    return Finder(
+        f"test {target} {' '.join(names)}", ["test", *where, "--no-run"], program, [*names], r"^test (.*) \.\.\. FAILED"
+    )
 
 
 MODEL = binary("model", "--steps", "6000000")
@@ -376,7 +383,12 @@ def run(fault: Fault) -> dict[str, object]:
         messages = (json.loads(line) for line in build.stdout.splitlines())
         errors = [message["message"]["rendered"] for message in messages if message["reason"] == "compiler-message"]
         return result | {"violated": "does not build:\n" + "\n".join(errors)}
-    programs = re.findall(r'"executable":"([^"]+)"', build.stdout)
+    artifacts = (json.loads(line) for line in build.stdout.splitlines())
+    programs = [
+        artifact["executable"]
+        for artifact in artifacts
+        if artifact.get("executable") and artifact["target"]["name"] == finder.program
+    ]
     began = time.monotonic()
     try:
         ran = subprocess.run(
@@ -388,16 +400,18 @@ def run(fault: Fault) -> dict[str, object]:
             timeout=FIND_SECONDS,
             check=False,
         )
-        found, output = ran.returncode != 0, ran.stdout + ran.stderr
+        code, output = ran.returncode, ran.stdout + ran.stderr
     except subprocess.TimeoutExpired:
-        found, output = False, ""
+        code, output = 0, ""
+    if " 0 passed; 0 failed" in output:
+        raise SystemExit(f"scripts/planted.py: {finder.name} has no such test")
     seed = re.search(r"^seed \d+", output, re.MULTILINE)
-    violated = re.search(r"^(violated: .*|[\d.]+ s \w+: .*|thread '.*)", output, re.MULTILINE)
+    violated = re.search(finder.failure, output, re.MULTILINE)
     return result | {
-        "found": found,
+        "found": code != 0 and violated is not None,
         "seconds": time.monotonic() - began,
         "seed": f"{seed[0]} " if seed else "",
-        "violated": violated[0] if violated else output[-300:],
+        "violated": violated[1] if violated else output[-300:],
     }
 
 
