@@ -1,8 +1,11 @@
 //! Locks that are added to an existing lease: a grant like any other, under the lease's id.
 
 use leasehold_server::{
-    lock::{AcquireCommand, LeaseRef, Mode, RELEASED_MAX, TOMBSTONE_MS, expiry_ms},
-    store::{Acquired, Cancelled, Released, Renewed},
+    lock::{
+        AcquireCommand, Attachment, FencingToken, LeaseRef, Mode, RELEASED_MAX, StreamId,
+        TOMBSTONE_MS, expiry_ms,
+    },
+    store::{Acquired, Attached, Cancelled, Released, Renewed},
 };
 
 use crate::store_fixture::{
@@ -27,6 +30,17 @@ async fn two_queued_adds(store_fixture: &StoreFixture) -> [AcquireCommand; 2] {
     store_fixture.expect_queued(2, &calls[1]).await;
     store_fixture.release(0, &held).await;
     calls
+}
+
+/// Attaches a lease to a stream of the first broker.
+async fn attach(store_fixture: &StoreFixture, lease: &LeaseRef) -> Attached {
+    let store = store_fixture.store(0);
+    let stream = StreamId {
+        broker: store.broker(),
+        epoch: 1,
+    };
+    let attached = store.attach(lease, Attachment { stream, number: 1 });
+    attached.await.expect("attach")
 }
 
 fn add_call(store_fixture: &StoreFixture, to: &LeaseRef) -> AcquireCommand {
@@ -91,8 +105,36 @@ pub async fn a_released_lock_is_added_again(store_fixture: &StoreFixture) {
         .expect_granted(0, &add_call(store_fixture, &other))
         .await;
     assert!(second.fencing_token > first.fencing_token);
-    assert_eq!(store_fixture.renew(0, &first).await, Renewed::NotFound);
     store_fixture.expect_renewed(0, &second).await;
+}
+
+/// The holder may present the lease as it received it, while another call of it adds the lock again.
+pub async fn a_lock_that_was_added_again_is_reported_as_released_to_its_older_token(
+    store_fixture: &StoreFixture,
+) {
+    let other = lease_on_another_lock(store_fixture).await;
+    let first = store_fixture
+        .expect_granted(0, &add_call(store_fixture, &other))
+        .await;
+    store_fixture.release_lock(0, &first).await;
+    let second = store_fixture
+        .expect_granted(0, &add_call(store_fixture, &other))
+        .await;
+    assert_eq!(store_fixture.renew(0, &first).await, Renewed::Released);
+    assert_eq!(attach(store_fixture, &first).await, Attached::Released);
+    let already = Released::Already { hold_count: 0 };
+    assert_eq!(store_fixture.release_lock(0, &first).await, already);
+    store_fixture.expect_renewed(0, &second).await;
+    let unknown = LeaseRef {
+        fencing_token: FencingToken::after(second.fencing_token.get(), 0),
+        ..second
+    };
+    assert_eq!(store_fixture.renew(0, &unknown).await, Renewed::NotFound);
+    assert_eq!(attach(store_fixture, &unknown).await, Attached::NotFound);
+    assert_eq!(
+        store_fixture.release_lock(0, &unknown).await,
+        Released::NotFound
+    );
 }
 
 /// The release is remembered even after more than `RELEASED_MAX` later releases, because the holder

@@ -16,7 +16,7 @@ const fn mutant(name: &'static str, right: &'static str, wrong: &'static str) ->
     Mutant { name, right, wrong }
 }
 
-pub const MUTANTS: [Mutant; 92] = [
+pub const MUTANTS: [Mutant; 94] = [
     mutant(
         "a release does not compare the lease",
         "local h = unexpired(holder_of(lease))\n  if h and h.token == token and is_on_other_stream",
@@ -26,6 +26,16 @@ pub const MUTANTS: [Mutant; 92] = [
         "a renewal does not compare the token",
         "if h and h.token == token and not is_closed then",
         "if h and not is_closed then",
+    ),
+    mutant(
+        "an older token of a lease that has the lock again is not found",
+        "return is_older and is_released_recently",
+        "return false and is_released_recently",
+    ),
+    mutant(
+        "any other token of a lease that has the lock again is released",
+        "local is_older = tonumber(token) < tonumber(h.token)",
+        "local is_older = token ~= h.token",
     ),
     mutant(
         "tokens follow the clock back",

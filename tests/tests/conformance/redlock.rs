@@ -88,6 +88,7 @@ on_redlock! {
         a_repeat_of_an_added_lock_gets_the_same_grant
         adding_a_lock_that_the_lease_holds_enters_it
         a_released_lock_is_added_again
+        a_lock_that_was_added_again_is_reported_as_released_to_its_older_token
         t21_a_late_copy_of_an_add_whose_lock_was_released_is_refused
         a_lock_that_expired_is_not_added_again
         cancelling_an_add_leaves_the_lease_its_other_locks

@@ -117,6 +117,7 @@ on_every_store! {
         a_repeat_of_an_added_lock_gets_the_same_grant
         adding_a_lock_that_the_lease_holds_enters_it
         a_released_lock_is_added_again
+        a_lock_that_was_added_again_is_reported_as_released_to_its_older_token
         the_release_of_an_added_lock_is_remembered_until_it_would_have_expired
         a_lock_that_expires_after_it_was_added_again_is_reported_as_expired
         t21_a_late_copy_of_an_add_whose_lock_was_released_is_refused

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::{context::Context, record::Record, tombstones::TombstoneKey};
 use crate::{
-    lock::{AcquireCommand, LeaseBinding, LeaseId, TOMBSTONE_MS},
+    lock::{AcquireCommand, LeaseBinding, LeaseId, LeaseRef, TOMBSTONE_MS},
     store::Released,
 };
 
@@ -107,8 +107,20 @@ impl EndedLeases {
 }
 
 impl Record {
+    /// Returns how the hold with this token ended, if its end is retained.
+    pub(super) fn ended(&self, lease: &LeaseRef, context: &Context) -> Released {
+        let held = self.holders.by_lease(lease.lease_id);
+        // A lock is added to its lease again only after a release.
+        if held.is_some_and(|held| held.fencing_token > lease.fencing_token)
+            && self.was_released(lease.lease_id, context)
+        {
+            return Released::Already { hold_count: 0 };
+        }
+        self.ended_lease(lease.lease_id, context)
+    }
+
     /// Returns how a lease that does not hold the lock ended, if its end is retained.
-    pub(super) fn ended(&self, lease_id: LeaseId, context: &Context) -> Released {
+    pub(super) fn ended_lease(&self, lease_id: LeaseId, context: &Context) -> Released {
         if self.holders.by_lease(lease_id).is_some() {
             Released::NotFound
         } else if self.was_expired(lease_id, context) {

@@ -162,7 +162,7 @@ impl Record {
                 (None, None) => Renewed::MaxHold,
             });
         }
-        Ok(match self.ended(lease.lease_id, context) {
+        Ok(match self.ended(lease, context) {
             Released::Already { .. } => Renewed::Released,
             Released::Expired => Renewed::Expired,
             Released::Revoked { reason } => Renewed::Revoked { reason },
@@ -183,7 +183,7 @@ impl Record {
         let released = match self.holds(lease) {
             true if self.is_on_other_stream(lease, via) => Released::Elsewhere,
             true => self.release_entries(lease, release, context),
-            false => self.ended(lease.lease_id, context),
+            false => self.ended(lease, context),
         };
         self.grant_and_reply(context, released)
     }

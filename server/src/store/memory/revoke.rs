@@ -57,7 +57,7 @@ impl Record {
     }
 
     fn not_revoked(&self, lease_id: LeaseId, context: &Context) -> Revoked {
-        match self.ended(lease_id, context) {
+        match self.ended_lease(lease_id, context) {
             Released::Revoked { .. } => Revoked::Already,
             Released::Expired => Revoked::Expired,
             Released::Already { .. } => Revoked::Released,

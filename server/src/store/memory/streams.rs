@@ -21,16 +21,14 @@ impl Record {
         let held = self.holders.by_lease(lease.lease_id);
         let Some(held) = held.filter(|held| held.matches(lease) && held.queue_sequence.is_none())
         else {
-            return Ok(Outcome::reply_only(
-                match self.ended(lease.lease_id, context) {
-                    Released::Already { .. } => Attached::Released,
-                    Released::Expired => Attached::Expired,
-                    Released::Revoked { reason } => Attached::Revoked { reason },
-                    Released::Now { .. } | Released::Elsewhere | Released::NotFound => {
-                        Attached::NotFound
-                    }
-                },
-            ));
+            return Ok(Outcome::reply_only(match self.ended(lease, context) {
+                Released::Already { .. } => Attached::Released,
+                Released::Expired => Attached::Expired,
+                Released::Revoked { reason } => Attached::Revoked { reason },
+                Released::Now { .. } | Released::Elsewhere | Released::NotFound => {
+                    Attached::NotFound
+                }
+            }));
         };
         let attachment = Attachment::supersede(held.stream, Some(to));
         let (Some(attachment), Some(grant)) = (attachment, self.grant_of(lease.lease_id, now))

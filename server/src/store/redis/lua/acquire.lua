@@ -49,7 +49,7 @@ local function verb(lease, request, arguments, attempt, ttl_ms, wait_ms, rejoin,
     or still_counts(changed['e:' .. lease] or was_expired, expired, expiry_counts)
     or under == '' and (h or still_counts(was_released, released, release_counts))
     or under ~= '' and under ~= '+' and not h
-      and (still_counts(was_released, released, release_counts) or was_partly_released(lease)) then
+      and is_released_recently(lease, was_released) then
     return reply('ENDED')
   end
   local w = { lease = lease, request = request, arguments = arguments, ttl = ttl_ms, since = now,

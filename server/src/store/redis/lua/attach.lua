@@ -6,7 +6,7 @@ local function verb(lease, token, stream)
   local l, was_released, was_expired = load('l:' .. lease, 'z:' .. lease, 'e:' .. lease)
   known['l:' .. lease] = l
   expire()
-  local h, tag, reason = unexpired(holder_of(lease)), 'NOTFOUND'
+  local h, tag, reason = unexpired(holder_of(lease))
   if h and h.token == token and not h.position then
     requested = moved_to(h.stream, requested)
     tag = not requested and 'STALE' or effective_ttl(h) and 'ATTACHED'
@@ -19,8 +19,8 @@ local function verb(lease, token, stream)
       attach_to(h, requested)
       write_holder(h)
     end
-  elseif not h then
-    tag, reason = ended_tag(lease, was_released, was_expired)
+  else
+    tag, reason = ended_tag(h, lease, token, was_released, was_expired)
   end
   if next(changed) then save() end
   if tag == 'ATTACHED' then return { tag, now, more, hand_offs, moved, grant_fields(h) } end

@@ -28,15 +28,28 @@ local function was_partly_released(lease) return still_counts(field('p:' .. leas
 -- Returns the reason for which a lease was revoked, or nil if it was not revoked.
 local function revocation_reason(stamp) return string.match(stamp or '', '^%d+|%d+|(.*)$') end
 
+-- Returns true if the lock was released from the lease. The lease may have other locks.
+local function is_released_recently(lease, was_released)
+  return still_counts(was_released, released, release_counts) or was_partly_released(lease)
+end
+
 -- Returns how a lease that does not hold the lock has ended, and the reason if it was revoked.
-local function ended_tag(lease, was_released, was_expired)
+local function ended_lease_tag(lease, was_released, was_expired)
   local stamp = changed['e:' .. lease] or was_expired
   -- expiry takes precedence: a lock can be added again after a release, but not after an expiry
   if still_counts(stamp, expired, expiry_counts) then
     return revocation_reason(stamp) and 'REVOKED' or 'EXPIRED', revocation_reason(stamp)
   end
-  local is_released = still_counts(was_released, released, release_counts) or was_partly_released(lease)
-  return is_released and 'RELEASED' or 'NOTFOUND'
+  return is_released_recently(lease, was_released) and 'RELEASED' or 'NOTFOUND'
+end
+
+-- Returns how the hold with this token has ended, and the reason if it was revoked. h: the holder of
+-- the lease, with another token.
+local function ended_tag(h, lease, token, was_released, was_expired)
+  if not h then return ended_lease_tag(lease, was_released, was_expired) end
+  -- a lock is added to its lease again only after a release
+  local is_older = tonumber(token) < tonumber(h.token)
+  return is_older and is_released_recently(lease, was_released) and 'RELEASED' or 'NOTFOUND'
 end
 
 local function fields(names)

@@ -14,7 +14,8 @@ end
 local function verb(lease, token, what, via, notify)
   local l, was_released, was_expired = load('l:' .. lease, 'z:' .. lease, 'e:' .. lease)
   known['l:' .. lease] = l
-  local tag, left, reason = 'NOTFOUND', 0
+  local tag, reason
+  local left = 0
   local is_part = what ~= ''
   if what == '+' then what = '' end
   expire()
@@ -51,8 +52,8 @@ local function verb(lease, token, what, via, notify)
         record_end('z', changed.z or released, lease, now, release_counts)
       end
     end
-  elseif not h then
-    tag, reason = ended_tag(lease, was_released, was_expired)
+  else
+    tag, reason = ended_tag(h, lease, token, was_released, was_expired)
   end
   advance()
   if notify == '1' then publish_release() end

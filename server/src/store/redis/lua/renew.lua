@@ -22,8 +22,7 @@ local function verb(lease, token, ttl_ms, via)
     end
     return { 'EXTENDED', now, more, hand_offs, grant_fields(h) }
   end
-  local tag, reason = 'NOTFOUND'
-  if not h then tag, reason = ended_tag(lease, was_released, was_expired) end
+  local tag, reason = ended_tag(h, lease, token, was_released, was_expired)
   if next(changed) then save() end
   return { tag, now, more, hand_offs, reason }
 end

@@ -11,7 +11,7 @@ local function verb(lease, grace_ms, delay, force, reason, notify)
   expire()
   local h = unexpired(holder_of(lease))
   if not h or h.position then
-    local tag = h and 'NOTFOUND' or ended_tag(lease, was_released, was_expired)
+    local tag = h and 'NOTFOUND' or ended_lease_tag(lease, was_released, was_expired)
     if next(changed) then save() end
     return { tag, now, more, hand_offs }
   end
