@@ -53,7 +53,7 @@ pub struct Client {
 /// A release on a stream.
 struct UnansweredRelease {
     lease_id: LeaseId,
-    release: leases::UnaryRelease,
+    release: leases::PartRelease,
 }
 
 /// Reply to a unary call.
@@ -69,7 +69,7 @@ enum Reply {
     },
     Released {
         lease_id: LeaseId,
-        release: leases::UnaryRelease,
+        release: leases::PartRelease,
         result: Result<ReleaseResult, CallFailure>,
     },
     /// Nothing that the client waits for.

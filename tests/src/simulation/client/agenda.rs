@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use leasehold_server::lock::LeaseId;
 
-use super::leases::UnaryRelease;
+use super::leases::PartRelease;
 
 /// Jobs by the time at which they are due, in microseconds since the start.
 #[derive(Default)]
@@ -24,7 +24,7 @@ pub(super) enum Job {
     Hedge(u64),
     Retry(u64),
     Cancel(u64),
-    RetryRelease(LeaseId, UnaryRelease),
+    RetryRelease(LeaseId, PartRelease),
 }
 
 impl Agenda {

@@ -12,7 +12,7 @@ use leasehold_server::{
     trace::Span,
 };
 
-use super::{Client, Job, Reply, leases::UnaryRelease, references};
+use super::{Client, Job, Reply, leases::PartRelease, references};
 use crate::{
     history::{CallRequest, EventKind, LockRequest},
     simulation::{
@@ -43,6 +43,8 @@ enum CallState {
     Pending,
     Answered,
     Cancelled,
+    /// The call was cancelled, and what it was granted is being released.
+    Released,
 }
 
 /// An attempt without an answer.
@@ -57,6 +59,10 @@ struct Attempt {
 impl ClientCall {
     pub(super) fn is_pending(&self) -> bool {
         self.state == CallState::Pending
+    }
+
+    fn is_cancelled(&self) -> bool {
+        matches!(self.state, CallState::Cancelled | CallState::Released)
     }
 }
 
@@ -142,8 +148,12 @@ impl Client {
     /// Repeats an earlier call, which may have been answered or cancelled, or one that was cancelled.
     pub(super) fn repeat(&mut self, index: usize, is_cancelled: bool) {
         let calls = self.calls.iter().rev();
-        let mut calls =
-            calls.filter(|(_, call)| !is_cancelled || call.state == CallState::Cancelled);
+        let mut calls = calls.filter(|(_, call)| match call.state {
+            CallState::Cancelled => true,
+            CallState::Pending | CallState::Answered => !is_cancelled,
+            // The release could end the lease that the repeat returns.
+            CallState::Released => false,
+        });
         let newest = calls.nth(index).map(|(number, _)| *number);
         let Some(call) = newest.and_then(|number| self.calls.get_mut(&number)) else {
             return;
@@ -302,9 +312,9 @@ impl Client {
         };
         let is_of_lost_lease =
             call.call.under.is_some() && !self.leases.contains_key(&lease.lease_id);
-        let was_cancelled = call.state == CallState::Cancelled;
+        let was_cancelled = call.is_cancelled();
         if was_cancelled || is_of_lost_lease {
-            call.state = CallState::Cancelled;
+            call.state = CallState::Released;
             if !was_cancelled {
                 self.record(EventKind::Cancelled { attempt });
                 self.drop_attempts(number);
@@ -355,7 +365,7 @@ impl Client {
             CallFailure::Unreachable => "UNREACHABLE".to_owned(),
             CallFailure::Failed(error) => error.to_string(),
         };
-        let was_cancelled = call.state == CallState::Cancelled;
+        let was_cancelled = call.is_cancelled();
         if !was_cancelled {
             self.record(EventKind::Rejected { attempt, error });
         }
@@ -396,7 +406,7 @@ impl Client {
         let hash = request.request_id.hash();
         let mut locks = references(lease);
         locks.retain(|reference| reference.lock == *lock);
-        let release = UnaryRelease::new(self.world.next_number(), locks, Scope::Entry(hash));
+        let release = PartRelease::new(self.world.next_number(), locks, Scope::Entry(hash));
         self.send_release(lease.lease_id, release);
     }
 
@@ -405,7 +415,7 @@ impl Client {
         if self.leases.contains_key(&lease.lease_id) {
             return;
         }
-        let release = UnaryRelease::new(self.world.next_number(), references(lease), Scope::All);
+        let release = PartRelease::new(self.world.next_number(), references(lease), Scope::All);
         self.send_release(lease.lease_id, release);
     }
 }

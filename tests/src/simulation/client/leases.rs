@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use leasehold_server::{
     broker::{
         ReleaseResult,
-        lease_stream::{LeaseEndedReason, RenewedLease, StreamCommand},
+        lease_stream::{CallError, LeaseEndedReason, RenewedLease, StreamCommand},
     },
     lock::{
         ExpectedAttachment, FencingToken, HeldLock, Lease, LeaseId, LeaseRef, LeaseToken,
@@ -20,7 +20,7 @@ use leasehold_server::{
 };
 use tokio::time::timeout;
 
-use super::{Client, Job, Reply, UnansweredRelease};
+use super::{Client, Job, Reply, UnansweredRelease, stream::error_of};
 use crate::{
     history::{EventKind, GrantedLock, LossReason, ReleaseScope, Validity},
     simulation::{plan::Part, world::CallFailure},
@@ -50,22 +50,25 @@ struct HeldShare {
     entries: Vec<(u64, RequestHash)>,
 }
 
-/// A unary release of a part of a lease.
+/// A release of a lease, or of a part of it.
 #[derive(Clone)]
-pub(super) struct UnaryRelease {
+pub(super) struct PartRelease {
     number: u64,
     locks: Vec<LeaseRef>,
     scope: Scope,
     tries: u32,
+    /// Stream on which the release is sent. Without one it is sent as a unary call.
+    stream: Option<u64>,
 }
 
-impl UnaryRelease {
+impl PartRelease {
     pub(super) fn new(number: u64, locks: Vec<LeaseRef>, scope: Scope) -> Self {
         Self {
             number,
             locks,
             scope,
             tries: 0,
+            stream: None,
         }
     }
 }
@@ -355,7 +358,7 @@ impl Client {
             return;
         };
         let locks = lease.references(lease_id);
-        let release = UnaryRelease::new(self.world.next_number(), locks, Scope::All);
+        let release = PartRelease::new(self.world.next_number(), locks, Scope::All);
         self.record(EventKind::ReleaseInvoked {
             release: release.number,
             lease: lease_id.to_string(),
@@ -409,7 +412,7 @@ impl Client {
         if lease.locks.is_empty() {
             self.leases.remove(&lease_id);
         }
-        let release = UnaryRelease::new(self.world.next_number(), vec![reference], scope);
+        let release = PartRelease::new(self.world.next_number(), vec![reference], scope);
         self.record(EventKind::ReleaseInvoked {
             release: release.number,
             lease: lease_id.to_string(),
@@ -419,10 +422,12 @@ impl Client {
     }
 
     /// Sends a release, on the stream if there is one.
-    pub(super) fn send_release(&mut self, lease_id: LeaseId, release: UnaryRelease) {
-        if let Some(stream) = &mut self.stream
-            && release.tries == 0
-        {
+    pub(super) fn send_release(&mut self, lease_id: LeaseId, mut release: PartRelease) {
+        if release.tries == 0 {
+            release.stream = self.stream.as_ref().map(|stream| stream.number);
+        }
+        let stream = self.stream.as_mut();
+        if let Some(stream) = stream.filter(|stream| release.stream == Some(stream.number)) {
             let (lock, entry) = match release.scope {
                 Scope::Lock => (release.locks.first().map(|held| held.lock.clone()), None),
                 Scope::Entry(hash) => (
@@ -460,18 +465,29 @@ impl Client {
         }));
     }
 
+    /// Handles the refusal of a release on the stream. A release of a lease that has left the stream
+    /// is repeated as a unary call.
+    pub(super) fn on_release_refused(&mut self, unanswered: UnansweredRelease, error: CallError) {
+        let UnansweredRelease { lease_id, release } = unanswered;
+        let stream = release
+            .stream
+            .filter(|_| !matches!(error, CallError::NotHere));
+        let failure = CallFailure::Failed(error_of(error));
+        self.on_released(lease_id, PartRelease { stream, ..release }, Err(failure));
+    }
+
     /// Handles the reply to a release, and repeats it while its outcome is unknown.
     pub(super) fn on_released(
         &mut self,
         lease_id: LeaseId,
-        release: UnaryRelease,
+        release: PartRelease,
         result: Result<ReleaseResult, CallFailure>,
     ) {
         let is_repeated = result.as_ref().is_err_and(CallFailure::is_retryable);
         if is_repeated && release.tries < RELEASE_RETRIES {
             self.address += 1;
             let tries = release.tries + 1;
-            let release = UnaryRelease { tries, ..release };
+            let release = PartRelease { tries, ..release };
             return self.schedule(RETRY_MS, Job::RetryRelease(lease_id, release));
         }
         let answered = EventKind::ReleaseAnswered {

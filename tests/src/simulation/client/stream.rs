@@ -259,26 +259,31 @@ impl Client {
     }
 
     fn on_refused(&mut self, call_id: i64, error: CallError) {
-        let error = match error {
-            CallError::Failed(failure) => failure.error,
-            CallError::Cancelled => LockError::Cancelled,
-            // A release of a lease that has left the stream is repeated as a unary call.
-            CallError::NotHere => LockError::StoreUnavailable,
-            CallError::CallIdReused
-            | CallError::TooManyLeases
-            | CallError::TooManyCommands
-            | CallError::Denied => LockError::Internal,
-        };
+        if let Some(release) = self.releases.remove(&call_id) {
+            return self.on_release_refused(release, error);
+        }
+        let error = error_of(error);
         let stream = self.stream.as_mut();
         if let Some(lease_id) = stream.and_then(|stream| stream.attaching.remove(&call_id)) {
             self.on_attach_refused(lease_id, &error);
-        } else if let Some(release) = self.releases.remove(&call_id) {
-            let failure = Err(CallFailure::Failed(error));
-            self.on_released(release.lease_id, release.release, failure);
         } else {
             let attempt = u64::try_from(call_id).expect("a number of an attempt");
             self.on_rejected(attempt, &CallFailure::Failed(error));
         }
+    }
+}
+
+/// Returns the error of a call on a stream.
+pub(super) fn error_of(error: CallError) -> LockError {
+    match error {
+        CallError::Failed(failure) => failure.error,
+        CallError::Cancelled => LockError::Cancelled,
+        // The call may be repeated as a unary call.
+        CallError::NotHere => LockError::StoreUnavailable,
+        CallError::CallIdReused
+        | CallError::TooManyLeases
+        | CallError::TooManyCommands
+        | CallError::Denied => LockError::Internal,
     }
 }
 
