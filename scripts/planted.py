@@ -31,6 +31,7 @@ class Finder:
 
     name: str
     build: list[str]  # arguments of `cargo`
+    needs_broker: bool  # whether the program starts brokers as processes
     program: str  # target that is run
     run: list[str]  # arguments of the program
     failure: str  # pattern in the output of a program that has found a fault
@@ -48,7 +49,9 @@ class Fault:
 def binary(name: str, *arguments: str) -> Finder:
     """Returns a program of the tests."""
     build = ["build", "-p", "leasehold-tests", "--bin", name]
-    return Finder(" ".join([name, *arguments]), build, name, list(arguments), r"^(violated: .*|[\d.]+ s \w+: .*)")
+    return Finder(
+        " ".join([name, *arguments]), build, False, name, list(arguments), r"^(violated: .*|[\d.]+ s \w+: .*)"
+    )
 
 
 def test(target: str, *names: str) -> Finder:
@@ -56,9 +59,9 @@ def test(target: str, *names: str) -> Finder:
     is_unit = target == "server"
     where = ["-p", "leasehold-server", "--lib"] if is_unit else ["-p", "leasehold-tests", "--test", target]
     program = "leasehold_server" if is_unit else target
-    return Finder(
-        f"test {target} {' '.join(names)}", ["test", *where, "--no-run"], program, [*names], r"^test (.*) \.\.\. FAILED"
-    )
+    build, failure = ["test", *where, "--no-run"], r"^test (.*) \.\.\. FAILED"
+    needs_broker = target not in ["server", "conformance"]
+    return Finder(f"test {target} {' '.join(names)}", build, needs_broker, program, [*names], failure)
 
 
 MODEL = binary("model", "--steps", "6000000")
@@ -370,6 +373,9 @@ def run(fault: Fault) -> dict[str, object]:
     plant(fault)
     finder = fault.finder
     environment = os.environ | {"CARGO_TARGET_DIR": str(BUILD), "CARGO_INCREMENTAL": "1", "RUST_BACKTRACE": "0"}
+    if finder.needs_broker:
+        programs = ["-p", "leasehold-server", "-p", "leasehold-cli", "--bins"]
+        subprocess.run(["cargo", "build", *programs, "--locked", "--quiet"], cwd=COPY, env=environment, check=True)
     build = subprocess.run(
         ["cargo", *finder.build, "--locked", "--message-format", "json"],
         cwd=COPY,
