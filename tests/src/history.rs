@@ -7,6 +7,7 @@
 pub mod event;
 pub mod judge;
 pub mod lines;
+pub mod recorder;
 
 pub use event::{
     CallRequest, Event, EventKind, Fault, GrantedLock, LockRequest, LossReason, ReleaseScope,

@@ -3,6 +3,7 @@
 
 mod call;
 pub mod listing;
+mod recording;
 mod several;
 
 use std::net::SocketAddr;
@@ -22,7 +23,9 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
 pub use self::call::AcquireCall;
+use self::recording::receive_lease;
 use crate::clock::boottime;
+use crate::history::recorder::HistoryRecorder;
 use crate::status::{has_unknown_outcome, is_transport_error};
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(1);
@@ -114,6 +117,8 @@ pub struct Client {
     channels: Vec<Channel>,
     endpoint: Arc<AtomicUsize>,
     pub counters: Arc<Counters>,
+    /// Recorder of what the client sends and receives.
+    recorder: Option<Arc<HistoryRecorder>>,
 }
 
 impl Client {
@@ -127,6 +132,7 @@ impl Client {
             channels,
             endpoint,
             counters: Arc::default(),
+            recorder: None,
         }
     }
 
@@ -227,16 +233,11 @@ impl Client {
 
     /// Attempts an acquire once, at one endpoint.
     pub async fn acquire_at(&self, at: usize, call: &AcquireCall) -> Result<HeldLease, Status> {
-        let sent = boottime();
-        let response = self.locks(at).acquire(self.acquire_request(call)).await?;
-        let lease = response
-            .into_inner()
-            .lease
-            .ok_or_else(|| Status::data_loss("no lease"))?;
-        Ok(HeldLease {
-            lease,
-            sent_at: sent,
-        })
+        let request = self.acquire_request(call);
+        let recorded = self.record_acquire(at, request.target.as_slice(), call, None);
+        let mut locks = self.locks(at);
+        let reply = async { Ok(locks.acquire(request).await?.into_inner().lease) };
+        receive_lease(recorded, reply).await
     }
 
     /// Starts [`Client::acquire_at`] in a separate task.
@@ -248,22 +249,20 @@ impl Client {
 
     /// Attempts a renewal once, at one endpoint.
     pub async fn renew_at(&self, at: usize, held: &HeldLease) -> Result<HeldLease, Status> {
-        let sent = boottime();
         let request = RenewRequest {
             lease: Some(held.lease.clone()),
             ttl: None,
         };
-        let response = self.locks(at).renew(request).await?.into_inner();
-        let mut lease = response
-            .lease
-            .ok_or_else(|| Status::data_loss("no lease"))?;
-        if lease.lease_token.is_empty() {
+        let mut locks = self.locks(at);
+        let reply = async { Ok(locks.renew(request).await?.into_inner().lease) };
+        let mut renewed = receive_lease(None, reply).await;
+        if let Ok(HeldLease { lease, .. }) = &mut renewed
+            && lease.lease_token.is_empty()
+        {
             lease.lease_token.clone_from(&held.lease.lease_token);
         }
-        Ok(HeldLease {
-            lease,
-            sent_at: sent,
-        })
+        self.record_renewal(&held.lease, &renewed);
+        renewed
     }
 
     /// Attempts a release once, at one endpoint.
@@ -273,7 +272,7 @@ impl Client {
             lock: None,
             request_id: String::new(),
         };
-        Ok(self.locks(at).release(request).await?.into_inner())
+        self.send_release(at, request).await
     }
 
     /// Reads a lock once, at one endpoint. An unknown lock fails with NOT_FOUND.

@@ -8,7 +8,7 @@ use leasehold_proto::v1::{
 };
 use tonic::Status;
 
-use super::{AcquireCall, Client, HeldLease};
+use super::{AcquireCall, Client, HeldLease, receive_lease};
 use crate::clock::boottime;
 
 impl Client {
@@ -45,7 +45,7 @@ impl Client {
         };
         let mut repeats = self.retry_loop(call.wait);
         loop {
-            let attempt = self.send_acquire_all(repeats.endpoint(), request.clone());
+            let attempt = self.send_acquire_all(repeats.endpoint(), call, request.clone());
             if let Some(result) = repeats.run_attempt(attempt).await {
                 return result;
             }
@@ -59,24 +59,20 @@ impl Client {
         names: &[String],
         call: &AcquireCall,
     ) -> Result<HeldLease, Status> {
-        self.send_acquire_all(at, self.acquire_all_request(names, call))
+        self.send_acquire_all(at, call, self.acquire_all_request(names, call))
             .await
     }
 
     async fn send_acquire_all(
         &self,
         at: usize,
+        call: &AcquireCall,
         request: AcquireAllRequest,
     ) -> Result<HeldLease, Status> {
-        let sent = boottime();
-        let response = self.locks(at).acquire_all(request).await?.into_inner();
-        let lease = response
-            .lease
-            .ok_or_else(|| Status::data_loss("no lease"))?;
-        Ok(HeldLease {
-            lease,
-            sent_at: sent,
-        })
+        let recorded = self.record_acquire(at, &request.targets, call, None);
+        let mut locks = self.locks(at);
+        let reply = async { Ok(locks.acquire_all(request).await?.into_inner().lease) };
+        receive_lease(recorded, reply).await
     }
 
     /// Returns the request that this client sends for a call.
@@ -132,19 +128,14 @@ impl Client {
         call: &AcquireCall,
         lease: &Lease,
     ) -> Result<HeldLease, Status> {
-        let sent = boottime();
         let request = AcquireRequest {
             under: Some(lease.clone()),
             ..self.acquire_request(call)
         };
-        let response = self.locks(at).acquire(request).await?.into_inner();
-        let lease = response
-            .lease
-            .ok_or_else(|| Status::data_loss("no lease"))?;
-        Ok(HeldLease {
-            lease,
-            sent_at: sent,
-        })
+        let recorded = self.record_acquire(at, request.target.as_slice(), call, Some(lease));
+        let mut locks = self.locks(at);
+        let reply = async { Ok(locks.acquire(request).await?.into_inner().lease) };
+        receive_lease(recorded, reply).await
     }
 
     /// Attempts once, at one endpoint, to release one lock of a lease.
@@ -162,6 +153,6 @@ impl Client {
             }),
             request_id: String::new(),
         };
-        Ok(self.locks(at).release(request).await?.into_inner())
+        self.send_release(at, request).await
     }
 }
