@@ -329,3 +329,128 @@ fn requested_lock(target: &LockTarget) -> LockRequest {
         limit,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use leasehold_proto::v1::Grant;
+    use tonic::Code;
+    use tonic_types::{ErrorDetails, StatusExt as _};
+
+    use super::*;
+    use crate::history::{Rule, judge};
+
+    const TTL: Duration = Duration::from_secs(60);
+
+    /// A lease on locks with these names, each with the token.
+    fn held(lease_id: &str, locks: &[&str], token: i64) -> HeldLease {
+        let grants = locks.iter().map(|name| Grant {
+            target: Some(target(name)),
+            fencing_token: token,
+            ..Grant::default()
+        });
+        HeldLease {
+            lease: Lease {
+                lease_id: lease_id.to_owned(),
+                grants: grants.collect(),
+                ttl: Some(TTL.try_into().expect("a minute")),
+                ..Lease::default()
+            },
+            sent_at: boottime(),
+        }
+    }
+
+    fn target(name: &str) -> LockTarget {
+        LockTarget {
+            name: name.to_owned(),
+            ..LockTarget::default()
+        }
+    }
+
+    fn invoke(
+        recorder: &Arc<HistoryRecorder>,
+        client: &str,
+        call: &AcquireCall,
+    ) -> RecordedAttempt {
+        recorder.invoke(SentAcquire {
+            client,
+            broker: 0,
+            targets: &[call.target()],
+            call,
+            under: None,
+        })
+    }
+
+    fn acquire(recorder: &Arc<HistoryRecorder>, client: &str, token: i64) -> HeldLease {
+        let call = AcquireCall::new("a", TTL, Duration::ZERO);
+        let held = held(client, &["a"], token);
+        invoke(recorder, client, &call).answer(&Ok(held.clone()));
+        held
+    }
+
+    fn violated(recorder: &HistoryRecorder) -> Vec<Rule> {
+        let verdict = judge(&recorder.take());
+        verdict.counts().into_keys().collect()
+    }
+
+    #[test]
+    fn two_holders_of_an_exclusive_lock_violate_the_exclusion() {
+        let recorder = Arc::default();
+        acquire(&recorder, "one", 1);
+        acquire(&recorder, "two", 2);
+        assert_eq!(violated(&recorder), [Rule::Exclusion]);
+    }
+
+    #[test]
+    fn a_holder_after_a_release_violates_nothing() {
+        let recorder = Arc::default();
+        acquire(&recorder, "one", 1);
+        let release = recorder.invoke_release("one", "one", None);
+        recorder.answer_release("one", "one", release, &Ok(()));
+        acquire(&recorder, "two", 2);
+        assert_eq!(violated(&recorder), []);
+    }
+
+    #[test]
+    fn a_lost_lease_needs_a_cause() {
+        let recorder = Arc::default();
+        acquire(&recorder, "one", 1);
+        let reason = ErrorDetails::with_error_info("LEASE_EXPIRED", "leasehold", HashMap::new());
+        let expired = Status::with_error_details(Code::FailedPrecondition, "expired", reason);
+        recorder.answer_renewal("one", "one", &Err(expired));
+        assert_eq!(violated(&recorder), [Rule::LossCause]);
+    }
+
+    #[test]
+    fn a_reply_that_lacks_a_lock_extends_nothing() {
+        let recorder = Arc::default();
+        acquire(&recorder, "one", 1);
+        recorder.answer_renewal("one", "one", &Ok(held("one", &[], 1)));
+        let renewals = judge(&recorder.take()).renewals;
+        assert_eq!(renewals, 0);
+    }
+
+    #[test]
+    fn an_attempt_without_a_reply_is_cancelled_and_a_repeat_has_its_call() {
+        let recorder = Arc::default();
+        let call = AcquireCall::new("a", TTL, Duration::ZERO);
+        invoke(&recorder, "one", &call).answer(&Err(Status::unavailable("gone")));
+        drop(invoke(&recorder, "one", &call));
+        let events = recorder.take();
+        let calls = events.iter().filter_map(|event| match &event.kind {
+            EventKind::Invoked(request) => Some((request.call, request.attempt)),
+            _ => None,
+        });
+        let [first, second] = calls.collect::<Vec<_>>()[..] else {
+            panic!("{events:?}");
+        };
+        assert_eq!(first.0, second.0);
+        let is_cancelled = |attempt: u64| {
+            let cancelled = EventKind::Cancelled { attempt };
+            events.iter().any(|event| event.kind == cancelled)
+        };
+        assert!(
+            is_cancelled(first.1) && is_cancelled(second.1),
+            "{events:?}"
+        );
+    }
+}
