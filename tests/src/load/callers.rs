@@ -14,6 +14,11 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::client::unary::{AcquireCall, Client};
 use crate::clock::boottime;
+use crate::history::{
+    Event, EventKind, Fault, judge,
+    lines::encode,
+    recorder::{HistoryRecorder, micros},
+};
 use crate::load::caller::{Activity, Caller};
 use crate::load::faults::LoadClients;
 use crate::load::losses::{DataLoss, LossCounts, LossReport, Period};
@@ -162,9 +167,56 @@ pub struct LoadRecord {
     pub granted_twice: Vec<Period>,
     /// Number of renewals whose reply lacked a lock of the lease.
     pub missing_locks: usize,
+    /// What the clients sent and received.
+    pub history: Vec<Event>,
+}
+
+/// A fault of a run, with the period in which it was in effect.
+#[derive(Debug, Clone)]
+pub struct JudgedFault {
+    pub fault: Fault,
+    pub period: Period,
 }
 
 impl LoadRecord {
+    /// Judges the history of the run, and asserts that it violates no rule. A history that violates
+    /// one is written into a file.
+    pub fn assert_history(&self, setting: &str, faults: &[JudgedFault]) {
+        let mut events = self.history.clone();
+        for JudgedFault { fault, period } in faults {
+            let event = |at: Duration, kind| Event {
+                at_us: micros(at),
+                client: "faults".to_owned(),
+                kind,
+            };
+            let [began, ended] = [fault.clone(), fault.clone()];
+            events.push(event(
+                period.started_at,
+                EventKind::FaultBegan { fault: began },
+            ));
+            events.push(event(
+                period.ended_at,
+                EventKind::FaultEnded { fault: ended },
+            ));
+        }
+        events.sort_by_key(|event| event.at_us);
+        let verdict = judge(&events);
+        print_figures(&format!(
+            "{setting}: history of {} events: {verdict}",
+            events.len()
+        ));
+        if !verdict.violations.is_empty() {
+            let file = format!("leasehold-history-{}.jsonl", std::process::id());
+            let path = std::env::temp_dir().join(file);
+            std::fs::write(&path, encode(&events)).expect("a writable directory");
+            panic!(
+                "the history violates the guarantees; judge it again: cargo run -p leasehold-tests \
+                 --bin judge -- {}",
+                path.display()
+            );
+        }
+    }
+
     /// Prints the figures, and asserts that each loss has a cause, and that no request was granted
     /// twice.
     pub fn assert_losses_have_causes(&self, setting: &str, data_losses: &[DataLoss]) -> LossCounts {
@@ -222,6 +274,7 @@ impl LoadRecord {
         self.different_leases += other.different_leases;
         self.granted_twice.extend(other.granted_twice);
         self.missing_locks += other.missing_locks;
+        self.history.extend(other.history);
     }
 }
 
@@ -229,6 +282,7 @@ impl LoadRecord {
 pub struct Load {
     clients: Vec<Client>,
     tasks: Vec<AbortOnDropHandle<LoadRecord>>,
+    recorder: Arc<HistoryRecorder>,
     stop: CancellationToken,
 }
 
@@ -239,7 +293,10 @@ impl Load {
         let stop = CancellationToken::new();
         let seed = options.seed.unwrap_or_else(rand::random);
         print_figures(&format!("load: seed={seed} {:?}", options.mix));
-        let client = |index| Client::new(&format!("client-{index}"), endpoints, index);
+        let recorder = Arc::<HistoryRecorder>::default();
+        let client = |index| {
+            Client::new(&format!("client-{index}"), endpoints, index).with_recorder(&recorder)
+        };
         let clients: Vec<_> = (0..options.clients).map(client).collect();
         let tasks = (seed..=u64::MAX)
             .chain(0..)
@@ -251,6 +308,7 @@ impl Load {
         Self {
             tasks: tasks.collect(),
             clients,
+            recorder,
             stop,
         }
     }
@@ -264,6 +322,7 @@ impl Load {
         for of_client in all.expect("no waiter is stranded") {
             record.merge(of_client.expect("a client does not panic"));
         }
+        record.history = self.recorder.take();
         record
     }
 }

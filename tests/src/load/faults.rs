@@ -10,7 +10,9 @@ use crate::broker::deployment::Deployment;
 use crate::broker::process::BrokerProcess;
 use crate::client::unary::Client;
 use crate::clock::boottime;
-use crate::load::callers::CallRecord;
+use crate::history::{Fault, recorder::broker_name};
+use crate::load::callers::{CallRecord, JudgedFault};
+use crate::load::losses::Period;
 use crate::net::http2_proxy::{Direction, Http2Proxy, ProxyMode};
 use crate::redis::connection::RedisConnection;
 
@@ -31,11 +33,25 @@ pub struct FaultWindow {
     pub effect: String,
     /// True if calls can complete during the fault.
     pub is_store_available: bool,
+    /// The fault as the judge of a history knows it, or `None` if it excuses nothing.
+    pub fault: Option<Fault>,
     pub started_at: Duration,
     pub ended_at: Duration,
 }
 
 impl FaultWindow {
+    /// Returns the fault for the judge of the history.
+    #[must_use]
+    pub fn judged(&self) -> Option<JudgedFault> {
+        Some(JudgedFault {
+            fault: self.fault.clone()?,
+            period: Period {
+                started_at: self.started_at,
+                ended_at: self.ended_at,
+            },
+        })
+    }
+
     #[must_use]
     pub fn contains(&self, moment: Duration) -> bool {
         (self.started_at..self.ended_at).contains(&moment)
@@ -77,22 +93,27 @@ impl FaultInjector<'_> {
         for fault in 0..5 {
             sleep(FAULT_FREE_TIME).await;
             let from = boottime();
-            let effect = match fault {
+            let next = (victim + 1) % self.deployment.brokers.len();
+            let (effect, judged) = match fault {
                 0 => {
                     kill_and_restart(&mut self.deployment.brokers[victim], DOWNTIME).await;
-                    "broker killed: refused".to_owned()
+                    let broker = broker_name(victim);
+                    let effect = "broker killed: refused".to_owned();
+                    (effect, Some(Fault::BrokerKilled { broker }))
                 }
                 1 => {
-                    self.stop_broker((victim + 1) % self.deployment.brokers.len())
-                        .await
+                    let broker = broker_name(next);
+                    let effect = self.stop_broker(next).await;
+                    (effect, Some(Fault::BrokerPaused { broker }))
                 }
-                2 => self.cut_connections().await,
-                3 => self.flush_scripts().await,
-                _ => self.stall_redis().await,
+                2 => (self.cut_connections().await, Some(Fault::MessagesLost)),
+                3 => (self.flush_scripts().await, None),
+                _ => (self.stall_redis().await, Some(Fault::StoreStalled)),
             };
             windows.push(FaultWindow {
                 effect,
                 is_store_available: fault < 4,
+                fault: judged,
                 started_at: from,
                 ended_at: boottime(),
             });
@@ -125,6 +146,7 @@ impl FaultInjector<'_> {
         FaultWindow {
             effect: format!("swallowed {way:?}: {lost} frames, {failed} calls failed"),
             is_store_available: true,
+            fault: Some(Fault::MessagesLost),
             started_at: from,
             ended_at: boottime(),
         }

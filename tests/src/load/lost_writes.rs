@@ -9,9 +9,10 @@ use leasehold_proto::v1::ErrorReason;
 use crate::{
     client::unary::{AcquireCall, Client},
     clock::boottime,
+    history::Fault,
     load::{
-        callers::{LoadRecord, LockKind, lock_name},
-        losses::DataLoss,
+        callers::{JudgedFault, LoadRecord, LockKind, lock_name},
+        losses::{DataLoss, Period},
         mutual_exclusion_oracle::Verdict,
     },
     scale::print_figures,
@@ -42,6 +43,8 @@ pub fn kind_of(lock: usize) -> LockKind {
 pub struct LostWrites {
     /// Period whose writes may be lost.
     pub data_loss: DataLoss,
+    /// Time at which the store was gone: nothing was written from then on.
+    pub gone_at: Duration,
     /// Time at which a new call was granted again.
     pub resumed_at: Duration,
     /// Number of calls that were rejected with STORE_RECOVERING until then.
@@ -65,6 +68,7 @@ impl LostWrites {
     /// `tokens` are the last tokens just before the fault.
     pub async fn wait_for_grants(
         data_loss: DataLoss,
+        gone_at: Duration,
         tokens: &[i64],
         probe: &Client,
         ttl: Duration,
@@ -85,6 +89,7 @@ impl LostWrites {
         let resumed_at = resumed_at.await;
         Self {
             data_loss,
+            gone_at,
             resumed_at,
             recovering,
             lost_grants,
@@ -149,6 +154,14 @@ pub fn assert_lost_writes(
     ));
     let data_losses: Vec<_> = faults.iter().map(|fault| fault.data_loss).collect();
     record.assert_losses_have_causes(setting, &data_losses);
+    let judged = faults.iter().map(|fault| JudgedFault {
+        fault: Fault::DataLoss,
+        period: Period {
+            started_at: fault.gone_at,
+            ended_at: fault.resumed_at,
+        },
+    });
+    record.assert_history(setting, &judged.collect::<Vec<_>>());
     let wrong = (
         verdict.overlaps,
         verdict.regressions,

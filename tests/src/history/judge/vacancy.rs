@@ -14,9 +14,9 @@ use crate::history::{Event, EventKind, Fault};
 /// Maximum time between the end of the last hold of a lock and the delivery to a live waiter: the
 /// next touch by its broker, and the messages.
 const GRANT_DELAY_US: u64 = 2_000_000;
-/// Maximum time after a fault, which can leave waiters in the queue whose callers have gone: a
-/// hand-off to one of them lapses after 3 s.
-const GRANT_DELAY_AFTER_FAULT_US: u64 = 5_000_000;
+/// Maximum time after a fault, which can leave a waiter in the queue whose caller has gone: a
+/// hand-off to it lapses after 3 s of the store, whose clock may be slower by a fifth.
+const GRANT_DELAY_AFTER_FAULT_US: u64 = 3_600_000 + GRANT_DELAY_US;
 /// Time for which such waiters can stay: the longest wait of a call, by a slow clock.
 const LEFT_WAITERS_US: u64 = 45_000_000;
 /// Time after which an attempt that was cancelled on a live stream holds nothing: the commands of

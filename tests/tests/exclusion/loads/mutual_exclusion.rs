@@ -13,7 +13,7 @@ use leasehold_tests::load::callers::{
 use leasehold_tests::load::fault_report::{
     assert_every_key_expires, assert_locks_become_free, report_run,
 };
-use leasehold_tests::load::faults::FaultInjector;
+use leasehold_tests::load::faults::{FaultInjector, FaultWindow};
 use leasehold_tests::load::mutual_exclusion_oracle::Oracle;
 use leasehold_tests::net::http2_proxy::Http2Proxy;
 use leasehold_tests::scale::{print_figures, scaled_duration};
@@ -72,6 +72,8 @@ async fn run_kind(name: &str, kind_of: KindOfLock) {
         (started_at, ended),
     );
     record.assert_losses_have_causes(name, &[]);
+    let judged: Vec<_> = windows.iter().filter_map(FaultWindow::judged).collect();
+    record.assert_history(name, &judged);
     record.assert_all_activities();
     assert_locks_become_free(&deployment, LOCKS).await;
     assert_every_key_expires(&deployment).await;

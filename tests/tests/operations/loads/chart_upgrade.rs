@@ -99,6 +99,7 @@ async fn upgrades_of_the_chart_lose_no_lease_and_no_order() {
             windows.push(FaultWindow {
                 effect: format!("{ip} replaced: {on_it} streams moved, ended in {took:?}"),
                 is_store_available: true,
+                fault: None,
                 started_at,
                 ended_at: boottime(),
             });

@@ -81,6 +81,7 @@ async fn run_binaries(binaries: [PathBuf; BROKERS]) -> Deployment {
         windows.push(FaultWindow {
             effect: format!("broker {at} replaced: {on_it} streams moved, drained in {drained:?}"),
             is_store_available: true,
+            fault: None,
             started_at: from,
             ended_at: boottime(),
         });

@@ -59,8 +59,10 @@ async fn no_holders_overlap_when_redis_loses_its_newest_writes() {
     let mut faults = Vec::new();
     for _ in 0..scaled_count(FAULTS, 2) {
         sleep(QUIET_PERIOD).await;
-        let (data_loss, tokens) = restart_with_older_data(&mut deployment.redis, &probe).await;
-        faults.push(LostWrites::wait_for_grants(data_loss, &tokens, &probe, TTL).await);
+        let (data_loss, gone_at, tokens) =
+            restart_with_older_data(&mut deployment.redis, &probe).await;
+        let lost = LostWrites::wait_for_grants(data_loss, gone_at, &tokens, &probe, TTL);
+        faults.push(lost.await);
     }
     sleep(QUIET_PERIOD).await;
     let ran = boottime() - started_at;
@@ -74,19 +76,24 @@ async fn no_holders_overlap_when_redis_loses_its_newest_writes() {
 }
 
 /// Saves the data, kills Redis up to 2 s later, and restarts it with the saved data. Returns also
-/// the last tokens before that.
-async fn restart_with_older_data(redis: &mut RedisServer, probe: &Client) -> (DataLoss, Vec<i64>) {
+/// the time at which Redis was gone, and the last tokens before that.
+async fn restart_with_older_data(
+    redis: &mut RedisServer,
+    probe: &Client,
+) -> (DataLoss, Duration, Vec<i64>) {
     let started_at = boottime();
     redis.connect().await.must(&["SAVE"]).await;
     let lost_ms = rand::thread_rng().gen_range(LOST_MS_MIN..LOST_MS_MAX);
     sleep(Duration::from_millis(lost_ms)).await;
     let tokens = read_last_tokens(probe, LOCKS).await;
+    redis.kill().await;
+    let gone_at = boottime();
     redis.restart().await;
     let data_loss = DataLoss {
         started_at,
         ended_at: boottime(),
     };
-    (data_loss, tokens)
+    (data_loss, gone_at, tokens)
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -65,6 +65,7 @@ async fn inject(fault: Fault, at: usize, servers: &mut RedlockDeployment) -> Fau
     FaultWindow {
         effect: format!("{fault:?} of servers {one} and {other}"),
         is_store_available: true,
+        fault: None,
         started_at: from,
         ended_at: boottime(),
     }

@@ -68,13 +68,15 @@ async fn no_holders_overlap_when_a_lagging_replica_is_promoted() {
         sleep(Duration::from_millis(lag_ms)).await;
         let tokens = read_last_tokens(&probe, LOCKS).await;
         redis.kill(former).await;
+        let gone_at = boottime();
         let next = redis.wait_for_failover(former).await;
         redis.heal();
         let data_loss = DataLoss {
             started_at,
             ended_at: boottime(),
         };
-        faults.push(LostWrites::wait_for_grants(data_loss, &tokens, &probe, TTL).await);
+        let lost = LostWrites::wait_for_grants(data_loss, gone_at, &tokens, &probe, TTL);
+        faults.push(lost.await);
         redis.restart(former, RestartData::Kept).await;
         redis.wait_until_replicating(former, next).await;
     }
