@@ -96,6 +96,28 @@ async fn a_grant_counts_from_the_newest_heartbeat_before_its_command() {
     assert_eq!((granted.call_id, granted.as_of_sequence), (call, sequence));
 }
 
+#[tokio::test]
+async fn a_renewal_counts_from_the_heartbeat_before_its_command() {
+    let deployment = Deployment::start(1).await;
+    let mut stream = StreamClient::open(deployment.addrs()[0]).await;
+    let call = stream.acquire(&immediate_call("a"), 1).await;
+    stream.expect_granted(call).await;
+    let redis = deployment.redis.process();
+    redis.pause().await;
+    let sequence = stream.heartbeat().await;
+    stream.wait_until_read().await;
+    for _ in 0..3 {
+        stream.heartbeat().await;
+    }
+    stream.wait_until_read().await;
+    redis.resume();
+    let acknowledged = stream.wait_for(|message| match message {
+        Response::Ack(ack) if !ack.leases.is_empty() => Some(ack.sequence),
+        _ => None,
+    });
+    assert_eq!(acknowledged.await, sequence);
+}
+
 /// Releases the lock while the heartbeats of its waiter continue. Returns the heartbeat from which
 /// the waiter's grant counts, and the heartbeats before and after the release.
 async fn handed_off_after(silence: Duration) -> (i64, [i64; 2]) {
