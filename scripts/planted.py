@@ -99,7 +99,7 @@ FAULTS = [
     ),
     Fault(
         "validity counts from the receipt",
-        SIMULATION,
+        test("hold", "a_renewal_counts_from_the_heartbeat_before_its_command"),
         [
             (
                 f"{BROKER}/lease_stream/completions.rs",
@@ -131,7 +131,7 @@ FAULTS = [
     ),
     Fault(
         "a repeat is granted in Q",
-        SIMULATION,
+        DIFFERENTIAL,
         [(f"{MEMORY}/record.rs", "            context.check_era()?;\n            entry\n", "            entry\n")],
     ),
     Fault(
@@ -218,7 +218,7 @@ FAULTS = [
     ),
     Fault(
         "Close without its epoch",
-        SIMULATION,
+        test("hold", "closing_a_stream_that_a_lease_has_left_frees_nothing"),
         [
             (
                 f"{BROKER}/lease_stream/leases.rs",
@@ -247,7 +247,7 @@ FAULTS = [
     ),
     Fault(
         "a lost queue position is not noticed",
-        SIMULATION,
+        test("redis", "a_waiter_lost_in_a_rollback_is_queued_again"),
         [
             (
                 "server/src/waiters.rs",
@@ -324,7 +324,7 @@ FAULTS = [
     ),
     Fault(
         "a grant that cannot be delivered stays",
-        SIMULATION,
+        test("exclusion", "locks_granted_to_callers_that_are_gone_are_released"),
         [
             (
                 f"{BROKER}/acquire_call.rs",
