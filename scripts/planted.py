@@ -258,7 +258,7 @@ FAULTS = [
     ),
     Fault(
         "adds at the same time replace each other",
-        test("suite", "rust::"),
+        test("suite", "rust::lock_modes::locks_that_are_added_at_the_same_time_are_all_kept"),
         [
             (
                 "client-sdk/rust/src/session/leases.rs",
