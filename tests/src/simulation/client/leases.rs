@@ -496,6 +496,36 @@ impl Client {
             is_ok: result.is_ok(),
         };
         self.record(answered);
+        if let (Scope::Entry(_), Ok(ReleaseResult { hold_count: 0, .. })) = (release.scope, result)
+        {
+            self.release_lost_entries(lease_id, release.locks);
+        }
+    }
+
+    /// Releases locks of which the store has freed the last entry that it knew, although the client
+    /// has others: the store has lost them with its data.
+    fn release_lost_entries(&mut self, lease_id: LeaseId, locks: Vec<LeaseRef>) {
+        for reference in locks {
+            let Some(lease) = self.leases.get_mut(&lease_id) else {
+                return;
+            };
+            let share = lease.locks.get(&reference.lock);
+            if share.is_none_or(|share| share.token != reference.fencing_token) {
+                continue;
+            }
+            lease.locks.remove(&reference.lock);
+            if lease.locks.is_empty() {
+                self.leases.remove(&lease_id);
+            }
+            let lock = reference.lock.name().to_owned();
+            let release = PartRelease::new(self.world.next_number(), vec![reference], Scope::Lock);
+            self.record(EventKind::ReleaseInvoked {
+                release: release.number,
+                lease: lease_id.to_string(),
+                scope: ReleaseScope::Lock { lock },
+            });
+            self.send_release(lease_id, release);
+        }
     }
 }
 
