@@ -14,7 +14,7 @@ use leasehold_server::{
 
 use super::{Client, Job, Reply, leases::PartRelease, references};
 use crate::{
-    history::{CallRequest, EventKind, LockRequest},
+    history::{CallRequest, EventKind, LockRequest, ReleaseScope},
     simulation::{
         plan::{AcquirePlan, TargetPlan},
         world::{CallFailure, lock_key},
@@ -406,7 +406,12 @@ impl Client {
         let hash = request.request_id.hash();
         let mut locks = references(lease);
         locks.retain(|reference| reference.lock == *lock);
+        let entry = ReleaseScope::Entry {
+            lock: lock.name().to_owned(),
+            call: number,
+        };
         let release = PartRelease::new(self.world.next_number(), locks, Scope::Entry(hash));
+        self.record_release(lease.lease_id, &release, entry);
         self.send_release(lease.lease_id, release);
     }
 
@@ -416,6 +421,7 @@ impl Client {
             return;
         }
         let release = PartRelease::new(self.world.next_number(), references(lease), Scope::All);
+        self.record_release(lease.lease_id, &release, ReleaseScope::Lease);
         self.send_release(lease.lease_id, release);
     }
 }

@@ -359,11 +359,7 @@ impl Client {
         };
         let locks = lease.references(lease_id);
         let release = PartRelease::new(self.world.next_number(), locks, Scope::All);
-        self.record(EventKind::ReleaseInvoked {
-            release: release.number,
-            lease: lease_id.to_string(),
-            scope: ReleaseScope::Lease,
-        });
+        self.record_release(lease_id, &release, ReleaseScope::Lease);
         self.send_release(lease_id, release);
     }
 
@@ -413,12 +409,21 @@ impl Client {
             self.leases.remove(&lease_id);
         }
         let release = PartRelease::new(self.world.next_number(), vec![reference], scope);
+        self.record_release(lease_id, &release, recorded);
+        self.send_release(lease_id, release);
+    }
+
+    pub(super) fn record_release(
+        &self,
+        lease_id: LeaseId,
+        release: &PartRelease,
+        scope: ReleaseScope,
+    ) {
         self.record(EventKind::ReleaseInvoked {
             release: release.number,
             lease: lease_id.to_string(),
-            scope: recorded,
+            scope,
         });
-        self.send_release(lease_id, release);
     }
 
     /// Sends a release, on the stream if there is one.
@@ -519,11 +524,7 @@ impl Client {
             }
             let lock = reference.lock.name().to_owned();
             let release = PartRelease::new(self.world.next_number(), vec![reference], Scope::Lock);
-            self.record(EventKind::ReleaseInvoked {
-                release: release.number,
-                lease: lease_id.to_string(),
-                scope: ReleaseScope::Lock { lock },
-            });
+            self.record_release(lease_id, &release, ReleaseScope::Lock { lock });
             self.send_release(lease_id, release);
         }
     }
