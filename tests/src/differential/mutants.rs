@@ -16,7 +16,7 @@ const fn mutant(name: &'static str, right: &'static str, wrong: &'static str) ->
     Mutant { name, right, wrong }
 }
 
-pub const MUTANTS: [Mutant; 94] = [
+pub const MUTANTS: [Mutant; 97] = [
     mutant(
         "a release does not compare the lease",
         "local h = unexpired(holder_of(lease))\n  if h and h.token == token and is_on_other_stream",
@@ -38,6 +38,21 @@ pub const MUTANTS: [Mutant; 94] = [
         "local is_older = token ~= h.token",
     ),
     mutant(
+        "an entry that was lost with data does not close the lock",
+        "if what ~= '' and has_lost_data_since(h.since) then",
+        "if false then",
+    ),
+    mutant(
+        "a holder may share a lock without an entry that was lost with data",
+        "if keeps_weight then e.weight = h.weight end",
+        "",
+    ),
+    mutant(
+        "each release of an entry closes the lock",
+        "if what ~= '' and has_lost_data_since(h.since) then",
+        "if what ~= '' then",
+    ),
+    mutant(
         "tokens follow the clock back",
         "last_token = math.max(last_token + 1, now_us)",
         "last_token = now_us",
@@ -49,8 +64,8 @@ pub const MUTANTS: [Mutant; 94] = [
     ),
     mutant(
         "the era is not compared",
-        "closed_ms = id == era_id and",
-        "closed_ms = id and",
+        "grants_from_ms = id == era_id and",
+        "grants_from_ms = id and",
     ),
     mutant(
         "tombstones are not read",

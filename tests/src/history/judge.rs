@@ -142,7 +142,7 @@ pub fn judge(events: &[Event]) -> Verdict {
             _ => {}
         }
         leases.apply(&index, event);
-        holds.observe(&leases, event);
+        holds.observe(&index, &leases, event);
         verdict
             .violations
             .extend(exclusion.check(&index, &leases, event));

@@ -349,8 +349,8 @@ impl ClientLease {
     }
 
     /// Returns true if the store may have lost an entry that the client trusts, and kept one that the
-    /// client releases: the store then ends the hold with that entry. `docs/verification.md` lists
-    /// this as a limit of what is checked.
+    /// client has released: the store ends the hold with that entry, and grants nothing until the
+    /// hold would have expired.
     #[must_use]
     pub fn may_lack_entries(&self, held: &TrustedLock, era: u32) -> bool {
         self.has_released_entries && held.entries.values().any(|entry| entry.era < era)

@@ -432,8 +432,7 @@ impl World {
             let revoked = self.observations.revoked.get(&(lock, *key));
             let is_trusted = self.now_us < held.trusted_until_us
                 && revoked != Some(&RevokeMode::Immediate)
-                && !(lease.may_lapse && lease.has_grace)
-                && !lease.may_lack_entries(held, self.store.era);
+                && !(lease.may_lapse && lease.has_grace);
             is_trusted.then_some((*key, held))
         })
     }

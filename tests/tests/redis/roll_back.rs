@@ -7,6 +7,7 @@ use leasehold_proto::v1::ErrorReason;
 use leasehold_tests::{
     broker::{deployment::Deployment, process::BrokerOptions},
     client::unary::{AcquireCall, Client},
+    clock::boottime,
     redis::server::RedisServer,
     status::error_reason,
     until::until,
@@ -95,6 +96,33 @@ async fn an_add_after_a_rollback_does_not_restore_a_released_lock() {
     one.renew(&mut job)
         .await
         .expect("what no caller released lives on");
+}
+
+/// The holder relies on the lost entry until a renewal reports its end, or its validity has passed.
+#[tokio::test]
+async fn the_release_of_an_entry_after_a_rollback_keeps_the_lock_closed() {
+    let mut fixture = fixture().await;
+    let [one, other] = ["one", "other"].map(|name| Client::new(name, &fixture.addrs(), 0));
+    let outer = call("a-lock");
+    let mut held = one.acquire_at(0, &outer).await.expect("it is free");
+    save(&fixture).await;
+    let inner = one.acquire_under_at(0, &call("a-lock"), &held.lease).await;
+    inner.expect("a re-entry");
+    restore_saved_data(&mut fixture, &one).await;
+    until("grants", async || {
+        one.renew(&mut held).await.expect("it was saved");
+        one.acquire_at(0, &call("another-probe")).await.ok()
+    })
+    .await;
+    one.renew(&mut held).await.expect("it was saved");
+    let released = one.release_entry_at(0, &held.lease, &outer).await;
+    assert_eq!(released.expect("it is held").hold_count, 0);
+    let next = other.acquire(&AcquireCall::new("a-lock", TTL, WAIT)).await;
+    next.expect("its turn");
+    assert!(
+        boottime() > held.valid_until(),
+        "granted while the holder relies on its lost entry"
+    );
 }
 
 #[tokio::test]

@@ -86,6 +86,15 @@ impl Context {
         }
     }
 
+    /// Returns true if the store has lost data since this time, and with them perhaps writes about a
+    /// hold that began then.
+    pub(super) fn has_lost_data_since(&self, since_ms: u64) -> bool {
+        match self.grants {
+            Grants::Never => true,
+            Grants::NotBefore(ms) => since_ms < ms,
+        }
+    }
+
     pub(super) fn check_era(&self) -> Result<(), Rejected> {
         match self.grants {
             Grants::Never => Err(Rejected::NoEra),

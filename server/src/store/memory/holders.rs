@@ -31,6 +31,15 @@ pub(super) struct HolderSlot {
     pub(super) queue_sequence: Option<u64>,
 }
 
+/// Weight of a holder after the removal of its strongest entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WeightChange {
+    /// The weight is that of the strongest remaining entry.
+    ToRemaining,
+    /// The weight does not change.
+    None,
+}
+
 /// All holders. A new holder uses the slot that became free last, if there is a free slot.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(super) struct Holders {
@@ -134,14 +143,19 @@ impl Holders {
 
     /// Removes an entry. If the entry is the only one it is kept, and the lease is returned for the
     /// caller to remove.
-    pub(super) fn remove_entry(&mut self, request: RequestHash) -> Option<LeaseId> {
+    pub(super) fn remove_entry(
+        &mut self,
+        request: RequestHash,
+        change: WeightChange,
+    ) -> Option<LeaseId> {
         let slot = *self.requests.get(&request)?;
         let held = self.slots[slot].as_mut()?;
         if held.entries.len() == 1 {
             return Some(held.lease_id);
         }
         self.requests.remove(&request);
-        self.used -= held.weight();
+        let former_weight = held.weight();
+        self.used -= former_weight;
         held.entries.retain(|entry| entry.request != request);
         let strongest = held.entries.iter().map(|entry| entry.weight).max();
         let at = held
@@ -149,6 +163,9 @@ impl Holders {
             .iter()
             .position(|entry| Some(entry.weight) == strongest);
         held.entries[..=at.unwrap_or(0)].rotate_right(1);
+        if change == WeightChange::None {
+            held.entries[0].weight = former_weight;
+        }
         self.used += held.weight();
         None
     }

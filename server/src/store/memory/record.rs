@@ -9,7 +9,7 @@ use super::{
     context::{Context, Grants},
     ended_leases::EndedLeases,
     grant::GrantRound,
-    holders::{HolderSlot, Holders},
+    holders::{HolderSlot, Holders, WeightChange},
     queue::{Queue, Waiter},
     tombstones::{TombstoneKey, Tombstones},
     watch::ChangeLog,
@@ -219,7 +219,7 @@ impl Record {
             }
         }
         if is_held {
-            if let Some(freed) = self.remove_entry(request) {
+            if let Some(freed) = self.remove_entry(request, WeightChange::ToRemaining) {
                 self.record_rollback(&freed, now);
             }
             return self.grant_and_reply(context, Cancelled::Freed);

@@ -1,7 +1,11 @@
 //! Re-entry: further entries of a lease that already holds the lock, and their separate releases.
 
 use super::{
-    context::Context, entry::Entry, holders::HolderSlot, record::Record, tombstones::TombstoneKey,
+    context::Context,
+    entry::Entry,
+    holders::{HolderSlot, WeightChange},
+    record::Record,
+    tombstones::TombstoneKey,
 };
 use crate::{
     lock::{
@@ -79,6 +83,12 @@ impl Record {
             return Released::NotFound;
         };
         let (until_ms, added) = (now + expiry_ms(held.ttl_ms), held.added_to_lease);
+        // After a loss of data the holder may rely on an entry that is not recorded.
+        let may_lack_entries = context.has_lost_data_since(held.acquired_ms);
+        let change = match may_lack_entries {
+            true => WeightChange::None,
+            false => WeightChange::ToRemaining,
+        };
         let has_entry = match release {
             ReleaseScope::Entry(request) => held.entry(request).is_some(),
             ReleaseScope::All | ReleaseScope::Lock | ReleaseScope::ExpireNow => true,
@@ -104,7 +114,7 @@ impl Record {
             return Released::Already { hold_count };
         }
         let freed = match release {
-            ReleaseScope::Entry(request) => self.remove_entry(request),
+            ReleaseScope::Entry(request) => self.remove_entry(request, change),
             ReleaseScope::All | ReleaseScope::Lock => self.remove_holder(lease.lease_id),
             ReleaseScope::ExpireNow => {
                 self.expire_now(lease.lease_id, context);
@@ -113,6 +123,9 @@ impl Record {
         };
         if let Some(mut freed) = freed {
             self.record_holder(ChangeKind::Released, &freed, now);
+            if may_lack_entries && matches!(release, ReleaseScope::Entry(_)) {
+                self.lock_delay_until_ms = self.lock_delay_until_ms.max(freed.expires_ms);
+            }
             if freed.has_lock_delay {
                 freed.expires_ms = now;
                 self.apply_lock_delay(&freed);
@@ -135,8 +148,12 @@ impl Record {
     }
 
     /// Removes an entry, and with the last entry the holder.
-    pub(super) fn remove_entry(&mut self, request: RequestHash) -> Option<HolderSlot> {
-        let lease_id = self.holders.remove_entry(request)?;
+    pub(super) fn remove_entry(
+        &mut self,
+        request: RequestHash,
+        change: WeightChange,
+    ) -> Option<HolderSlot> {
+        let lease_id = self.holders.remove_entry(request, change)?;
         self.remove_holder(lease_id)
     }
 

@@ -138,6 +138,24 @@ impl Client {
         receive_lease(recorded, reply).await
     }
 
+    /// Attempts once, at one endpoint, to release the entry of a lock that a call created.
+    pub async fn release_entry_at(
+        &self,
+        at: usize,
+        lease: &Lease,
+        call: &AcquireCall,
+    ) -> Result<ReleaseResponse, Status> {
+        let request = ReleaseRequest {
+            lease: Some(lease.clone()),
+            lock: Some(LockRef {
+                name: call.lock.clone(),
+                ..LockRef::default()
+            }),
+            request_id: call.request_id.clone(),
+        };
+        Ok(self.locks(at).release(request).await?.into_inner())
+    }
+
     /// Attempts once, at one endpoint, to release one lock of a lease.
     pub async fn release_lock_at(
         &self,

@@ -9,7 +9,7 @@ use super::{
     index::{Attempt, AttemptEnd, HistoryIndex},
     leases::{LeaseState, LeaseTable},
 };
-use crate::history::{Event, EventKind, Fault};
+use crate::history::{Event, EventKind, Fault, ReleaseScope};
 
 /// Maximum time between the end of the last hold of a lock and the delivery to a live waiter: the
 /// next touch by its broker, and the messages.
@@ -55,7 +55,12 @@ pub(super) struct HoldIntervals<'a> {
 
 impl<'a> HoldIntervals<'a> {
     /// Records the holds that the event began or ended, after the event was applied to the leases.
-    pub(super) fn observe(&mut self, leases: &LeaseTable<'a>, event: &'a Event) {
+    pub(super) fn observe(
+        &mut self,
+        index: &HistoryIndex<'_>,
+        leases: &LeaseTable<'a>,
+        event: &'a Event,
+    ) {
         let at_us = event.at_us;
         match &event.kind {
             EventKind::Granted { lease, .. } => {
@@ -65,11 +70,22 @@ impl<'a> HoldIntervals<'a> {
                     }
                 }
             }
-            EventKind::ReleaseInvoked { release, lease, .. } => {
+            EventKind::ReleaseInvoked {
+                release,
+                lease,
+                scope,
+            } => {
                 if let Some(state) = leases.get(lease) {
                     let ended =
                         self.end(lease, state, at_us, |lock| !state.locks.contains_key(lock));
-                    self.unanswered.insert(*release, ended);
+                    // After a loss of data the release of an entry keeps the lock closed until the
+                    // hold would have expired.
+                    let has_lost_data = index.has_begun((state.invoked_at_us, at_us), |fault| {
+                        *fault == Fault::DataLoss
+                    });
+                    if !(has_lost_data && matches!(scope, ReleaseScope::Entry { .. })) {
+                        self.unanswered.insert(*release, ended);
+                    }
                 }
             }
             EventKind::ReleaseAnswered {
@@ -287,7 +303,7 @@ fn vacancies(intervals: &[Interval], within: Interval) -> Vec<Interval> {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::test_history::{TTL_MS, TestHistory},
+        super::test_history::{LOCK, TTL_MS, TestHistory},
         *,
     };
     use crate::history::CallRequest;
@@ -331,6 +347,31 @@ mod tests {
             [Rule::HolderReplaced]
         );
         assert_eq!(released(2_000, 1_101 + GRANT_DELAY_MS), []);
+    }
+
+    #[test]
+    fn a_lock_stays_closed_after_the_release_of_an_entry_of_a_lease_older_than_a_data_loss() {
+        let granted_at = |at_ms, scope: ReleaseScope| {
+            let history = waits_for(|history| history.fault([500, 600], Fault::DataLoss));
+            let release = EventKind::ReleaseInvoked {
+                release: 1,
+                lease: "1".to_owned(),
+                scope,
+            };
+            let history = history.event(1_000, 1, release).answer_release(1_100, 1);
+            history.grant(at_ms, 2, 6, at_ms).violated()
+        };
+        let entry = || ReleaseScope::Entry {
+            lock: LOCK.to_owned(),
+            call: 1,
+        };
+        let due_ms = 1_000 + EXPIRY_MS + GRANT_DELAY_AFTER_FAULT_US / 1_000;
+        assert_eq!(granted_at(due_ms, entry()), []);
+        assert_eq!(granted_at(due_ms + 1, entry()), [Rule::HolderReplaced]);
+        assert_eq!(
+            granted_at(due_ms, ReleaseScope::Lease),
+            [Rule::HolderReplaced]
+        );
     }
 
     #[test]

@@ -21,8 +21,9 @@ local function set_attempts(h, e, attempts)
   if e ~= h then h.entries = e.before .. entry_text(e) .. e.after end
 end
 
--- Removes one of several entries. Without its heaviest entry the holder weighs less from then on.
-local function remove_entry(h, e)
+-- Removes one of several entries. Without its heaviest entry the holder weighs less from then on,
+-- unless `keeps_weight`.
+local function remove_entry(h, e, keeps_weight)
   changed['r:' .. e.request] = false
   if e == h then
     local strongest, most = nil, -1
@@ -30,6 +31,7 @@ local function remove_entry(h, e)
       if tonumber(weight) > most then strongest, most = request, tonumber(weight) end
     end
     e = entry_of(h, strongest)
+    if keeps_weight then e.weight = h.weight end
     holders.used = holders.used - h.weight + e.weight
     h.request, h.arguments, h.weight, h.attempts = e.request, e.arguments, e.weight, e.attempts
     if h.slot == 1 then changed['r:' .. h.request] = false end

@@ -2,7 +2,7 @@
 -- the store lost data: no repeated request, no re-entry, no claim.
 
 -- Returns the milliseconds until grants are allowed, or -1 if this era never allows them.
-local closed_ms, is_moving
+local closed_ms, is_moving, grants_from_ms
 local function ms_until_grants()
   if not closed_ms then
     local era = era_key and call('GET', era_key)
@@ -16,10 +16,18 @@ local function ms_until_grants()
       is_moving = type(era) == 'string' and string.find(era, '|moving', 1, true)
     end
     local id, before = string.match(type(era) == 'string' and era or '', '^([^|]*)|(%d+)|')
-    closed_ms = id == era_id and math.max(tonumber(before) - now, 0) or -1
+    grants_from_ms = id == era_id and tonumber(before)
+    closed_ms = grants_from_ms and math.max(grants_from_ms - now, 0) or -1
   end
   -- a lock without a record here may exist on the server to which the slot is moving
   return is_moving and last_token == 0 and -1 or closed_ms
+end
+
+-- Returns true if the store has lost data since this time, and with them perhaps writes about a
+-- hold that began then.
+local function has_lost_data_since(since_ms)
+  ms_until_grants()
+  return not grants_from_ms or tonumber(since_ms) < grants_from_ms
 end
 
 -- Returns the reply that rejects a command until grants are allowed.

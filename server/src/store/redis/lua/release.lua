@@ -28,13 +28,17 @@ local function verb(lease, token, what, via, notify)
   elseif h and h.token == token then
     tag = 'NOW'
     local e = what ~= '' and entry_of(h, what)
+    -- after a loss of data the holder may rely on an entry that is not recorded
     if what ~= '' then add_tombstone(what) end
     if what ~= '' and not e then
       tag, left = 'RELEASED', hold_count(h)
     elseif e and h.entries ~= '' then
-      remove_entry(h, e)
+      remove_entry(h, e, has_lost_data_since(h.since))
       left = hold_count(h)
     else
+      if what ~= '' and has_lost_data_since(h.since) then
+        lock_delay_until = math.max(lock_delay_until, h.expires)
+      end
       -- repeats of the call that created the lease are rejected by the records of released leases
       if h.entries ~= '' or has_flag(h, ADDED) then
         add_tombstone(h.request)
