@@ -269,7 +269,7 @@ FAULTS = [
     ),
     Fault(
         "an attempt that is stale stays listed",
-        test("exclusion", "keeping_place"),
+        test("exclusion", "cancelling_the_newer_of_two_attempts_on_streams_dequeues_the_call"),
         [
             (
                 f"{BROKER}/acquire_lock.rs",
