@@ -9,6 +9,7 @@ pub mod redlock;
 mod replies;
 #[cfg(test)]
 pub(crate) mod stub;
+mod vote;
 mod watch;
 
 use std::sync::Arc;
@@ -24,6 +25,7 @@ pub use self::{
         Acquired, Attached, Cancelled, Checked, EraId, LimitSet, Released, Renewed, Revoked,
         Touched,
     },
+    vote::{NotifyMode, Vote, VoteReply},
     watch::{Change, ChangeKind, WATCHED_MS},
 };
 use crate::lock::{

@@ -72,8 +72,8 @@ use crate::lock::{
 pub mod decode {
     //! Decoders of script replies, for code that runs the scripts directly.
     pub use super::reply::{
-        VoteReply, acquired, attached, cancelled, checked, limit_set, released, renewed, revoked,
-        state, touched, voted,
+        acquired, attached, cancelled, checked, limit_set, released, renewed, revoked, state,
+        touched, voted,
     };
 
     /// A function that decodes the reply of one verb.

@@ -42,11 +42,8 @@ use self::{
 };
 use super::{
     Acquired, Attached, Cancelled, Checked, Cursor, Event, LimitSet, Listed, Listener, MovedLease,
-    Released, Renewed, Revoked, Store, StoreError, Touched,
-    redis::{
-        decode,
-        scripts::{NotifyMode, Verb},
-    },
+    NotifyMode, Released, Renewed, Revoked, Store, StoreError, Touched,
+    redis::{decode, scripts::Verb},
 };
 use crate::lock::{
     AcquireCommand, Attachment, AttemptId, BrokerId, DeploymentKey, ExpectedAttachment,

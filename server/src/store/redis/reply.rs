@@ -13,7 +13,7 @@ use crate::{
     lock::{BrokerId, FencingToken, LockState, Mode, RequestHash, WaiterInfo},
     store::{
         Acquired, Attached, Cancelled, Checked, HandOff, LeaseEndEvent, LimitSet, Outcome,
-        Rejected, Released, Renewed, Revoked, StoreError, Touched,
+        Rejected, Released, Renewed, Revoked, StoreError, Touched, VoteReply,
     },
 };
 
@@ -30,20 +30,6 @@ pub struct ScriptReply<T> {
     pub more: bool,
     /// Leases that the command found to be expired. A rejected command can report some as well.
     pub ended: Vec<LeaseEndEvent>,
-}
-
-/// Reply of one node of a RedLock store to a vote.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum VoteReply {
-    /// The reply of an acquire without a proposed token.
-    Acquired(Acquired),
-    /// The lock is free, but the node accepts no token below `min_token`.
-    Behind {
-        /// The lowest token that the node accepts.
-        min_token: u64,
-    },
-    /// The token is too far ahead of the node's clock.
-    Ahead,
 }
 
 /// Splits the reply of one run (dispatch.lua) into a reply for each of its locks. An error that

@@ -4,7 +4,7 @@ mod command;
 
 use std::sync::Arc;
 
-pub use self::command::{Command, NotifyMode, Preamble, Vote};
+pub use self::command::{Command, Preamble};
 use super::script::Script;
 
 /// A command of the store, which has a script.

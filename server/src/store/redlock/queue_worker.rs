@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     lock::{AcquireCommand, AttemptId, Grant, LockKey, expiry_ms},
-    store::{Acquired, Event, HandOff, MovedLease, StoreError, redis::scripts::NotifyMode},
+    store::{Acquired, Event, HandOff, MovedLease, NotifyMode, StoreError},
 };
 
 /// Random delay after several calls each got the lock at some nodes. Multiplied by the number of

@@ -15,11 +15,8 @@ use super::{
 use crate::{
     lock::{AcquireCommand, AttemptId, FencingToken, Grant, LockKey, RequestHash},
     store::{
-        Acquired, MovedLease, StoreError,
-        redis::{
-            decode::{self, VoteReply},
-            scripts::{NotifyMode, Verb, Vote},
-        },
+        Acquired, MovedLease, NotifyMode, StoreError, Vote, VoteReply,
+        redis::{decode, scripts::Verb},
     },
 };
 

@@ -2,7 +2,7 @@
 
 use crate::{
     lock::{Contention, Grant},
-    store::{Acquired, MovedLease, Outcome, StoreError, redis::decode::VoteReply},
+    store::{Acquired, MovedLease, Outcome, StoreError, VoteReply},
 };
 
 /// Assumed time until a node is free that does not report a time.

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     lock::{Contention, FencingToken, Grant, Holder},
-    store::{Acquired, MovedLease, Outcome, StoreError, redis::decode::VoteReply},
+    store::{Acquired, MovedLease, Outcome, StoreError, VoteReply},
 };
 
 pub(super) struct Votes(Vec<Option<Vote>>);

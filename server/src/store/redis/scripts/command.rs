@@ -8,7 +8,7 @@ use crate::{
         INSPECT_ENTRIES_MAX, LeaseBinding, LeaseOptions, LeaseRef, LockKey, ReleaseScope,
         RequestHash, RevokeCommand, RevokeMode, Ttl,
     },
-    store::redis::owner_codec,
+    store::{Vote, redis::owner_codec},
 };
 
 /// The arguments that precede the verb's own arguments in every command.
@@ -34,31 +34,6 @@ pub struct Command {
     /// The lock's record and the era; in a cluster only the record.
     pub keys: Vec<String>,
     pub args: Vec<Value>,
-}
-
-/// The additional arguments that make an acquire a vote: a RedLock store requests the same grant
-/// from all of its nodes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Vote {
-    /// The token to grant with. `None` requests no new grant, only the current grant of the
-    /// request.
-    pub token: Option<FencingToken>,
-    /// Largest allowed distance of the token from a node's clock.
-    pub max_clock_skew_ms: u64,
-    /// True if a holder with the same request gets the token if it is higher.
-    pub raises: bool,
-    /// Condition under which the node notifies this broker that the lock is free.
-    pub notify: NotifyMode,
-}
-
-/// Condition under which a node notifies a broker that a lock is free.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NotifyMode {
-    Never = 0,
-    /// If the lock is not granted to the broker's call now.
-    IfHeld = 1,
-    /// In any case, because other calls of the broker wait.
-    Always = 2,
 }
 
 impl Preamble<'_> {
