@@ -15,6 +15,7 @@ mod reentry;
 mod revoke;
 mod streams;
 mod tombstones;
+mod vote;
 mod watch;
 
 use std::{

@@ -89,19 +89,31 @@ impl Record {
         })
     }
 
-    /// Grants the lock and returns the new fencing token. All grants are made here.
+    /// Grants the lock and returns the new fencing token.
     pub(super) fn grant(
         &mut self,
         context: &Context,
         waiter: Waiter,
         queue_sequence: Option<u64>,
     ) -> FencingToken {
+        let fencing_token = FencingToken::after(self.last_fencing_token, context.now_us);
+        self.grant_with_token(context, waiter, queue_sequence, fencing_token);
+        fencing_token
+    }
+
+    /// Grants the lock with this fencing token. All grants are made here.
+    pub(super) fn grant_with_token(
+        &mut self,
+        context: &Context,
+        waiter: Waiter,
+        queue_sequence: Option<u64>,
+        fencing_token: FencingToken,
+    ) {
         let now = context.now();
         let validity = waiter
             .options
             .effective_ttl(Ttl::from_stored(waiter.ttl_ms));
         let expiry = expiry_ms(validity.as_millis());
-        let fencing_token = FencingToken::after(self.last_fencing_token, context.now_us);
         self.last_fencing_token = fencing_token.get();
         let held = HolderSlot {
             lease_id: waiter.lease_id,
@@ -126,6 +138,5 @@ impl Record {
             self.record_holder(ChangeKind::Acquired, &held, now);
         }
         self.holders.add(held);
-        fencing_token
     }
 }

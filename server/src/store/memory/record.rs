@@ -16,12 +16,13 @@ use super::{
 };
 use crate::{
     lock::{
-        AcquireCommand, Attachment, AttemptId, ExpectedAttachment, Grant, IDLE_RECORD_TTL_MS,
-        LIMIT_RECORD_TTL_MS, LeaseBinding, LeaseId, LeaseRef, Mode, ReleaseScope, RequestHash, Ttl,
+        AcquireCommand, Attachment, AttemptId, BrokerId, ExpectedAttachment, Grant,
+        IDLE_RECORD_TTL_MS, LIMIT_RECORD_TTL_MS, LeaseBinding, LeaseId, LeaseRef, Mode,
+        ReleaseScope, RequestHash, Ttl,
     },
     store::{
         Acquired, Cancelled, ChangeKind, HandOff, LeaseEndEvent, Outcome, Rejected, Released,
-        Renewed, Touched,
+        Renewed, Touched, Vote,
     },
 };
 
@@ -43,6 +44,8 @@ pub struct Record {
     pub(super) partial_releases: BTreeMap<LeaseId, u64>,
     pub(super) expired: EndedLeases,
     pub(super) tombstones: Tombstones,
+    /// Brokers to notify when the lock becomes free, at a node of a RedLock store.
+    pub(super) release_subscribers: Vec<BrokerId>,
     /// Changes for watches.
     pub change_log: ChangeLog,
     /// Ended leases, to be reported to the broker whose command found them.
@@ -56,16 +59,38 @@ impl Record {
         context: &Context,
         acquire: &AcquireCommand,
     ) -> Result<Outcome<Acquired>, Rejected> {
-        context.check_deadline()?;
-        let now = context.now();
-        self.expire(context);
-        let reply = |reply| Ok(Outcome::reply_only(reply));
-        if self
-            .tombstones
-            .contains(TombstoneKey::Attempt(acquire.attempt), now)
-        {
-            return reply(Acquired::Cancelled);
+        if let Some(rejected) = self.reject_cancelled(context, acquire)? {
+            return Ok(Outcome::reply_only(rejected));
         }
+        match self.find_existing(context, acquire, None)? {
+            Some(outcome) => Ok(outcome),
+            None => self.acquire_new(context, acquire),
+        }
+    }
+
+    /// Rejects an attempt that was cancelled before it arrived.
+    pub(super) fn reject_cancelled(
+        &mut self,
+        context: &Context,
+        acquire: &AcquireCommand,
+    ) -> Result<Option<Acquired>, Rejected> {
+        context.check_deadline()?;
+        self.expire(context);
+        let attempt = TombstoneKey::Attempt(acquire.attempt);
+        let is_cancelled = self.tombstones.contains(attempt, context.now());
+        Ok(is_cancelled.then_some(Acquired::Cancelled))
+    }
+
+    /// Returns the reply to a call whose lease or request the record has: a repeat, a re-entry or a
+    /// call that waits. A `vote` may raise the token of its holder.
+    pub(super) fn find_existing(
+        &mut self,
+        context: &Context,
+        acquire: &AcquireCommand,
+        vote: Option<&Vote>,
+    ) -> Result<Option<Outcome<Acquired>>, Rejected> {
+        let now = context.now();
+        let reply = |reply| Ok(Some(Outcome::reply_only(reply)));
         if let Some(held) = self.holders.by_request(acquire.request) {
             self.expire_lease(context, held.lease_id);
         }
@@ -92,12 +117,15 @@ impl Record {
                 .attempts
                 .add(acquire.attempt, context.broker, context.bounds.attempts_max);
             let moved = self.attach_to(lease_id, attachment);
+            if let Some(vote) = vote {
+                self.raise_token(context, acquire.request, vote);
+            }
             let extended = self.extend(lease_id, now, None);
             let reply = extended.map_or(Acquired::Ended, Acquired::Granted);
-            return Ok(Outcome {
+            return Ok(Some(Outcome {
                 moved,
                 ..Outcome::reply_only(reply)
-            });
+            }));
         }
         self.expire_lease(context, acquire.lease_id);
         if self.has_ended(acquire, context) {
@@ -122,7 +150,7 @@ impl Record {
         }
         if let Some(attachment) = waits {
             if acquire.mode.weight() > self.limit {
-                return Ok(self.reject_waiting(context, acquire));
+                return Ok(Some(self.reject_waiting(context, acquire)));
             }
             if acquire.wait_ms > 0 {
                 if !self.queue.add_attempt(acquire, attachment, context) {
@@ -130,12 +158,12 @@ impl Record {
                 }
                 self.continue_wait(context, acquire, attachment);
             }
-            return Ok(self.grant_and_answer(context, acquire));
+            return Ok(Some(self.grant_and_answer(context, acquire)));
         }
-        if let LeaseBinding::Reentry(_) = acquire.binding {
-            return reply(Acquired::NotFound);
+        match acquire.binding {
+            LeaseBinding::Reentry(_) => reply(Acquired::NotFound),
+            LeaseBinding::New | LeaseBinding::Existing => Ok(None),
         }
-        self.acquire_new(context, acquire)
     }
 
     /// See [`Store::renew`](crate::store::Store::renew).
@@ -444,7 +472,7 @@ impl Record {
         held.is_some_and(|held| held.matches(lease))
     }
 
-    fn granted(&self, acquire: &AcquireCommand, now: u64) -> Acquired {
+    pub(super) fn granted(&self, acquire: &AcquireCommand, now: u64) -> Acquired {
         self.grant_of(acquire.lease_id, now)
             .map_or(Acquired::Ended, Acquired::Granted)
     }
