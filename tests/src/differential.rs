@@ -41,15 +41,26 @@ pub fn compare(
     machine: &mut ScriptRunner,
     tally: &mut OutcomeCounts,
 ) -> Option<Difference> {
-    let mut steps = specified_sequence(seed, tally);
-    let (result, pttl) = machine.run(steps.iter().map(|(step, _)| step));
+    let (mut steps, specified) = specified_sequence(seed, tally);
+    let (result, record) = machine.run(steps.iter().map(|(step, _)| step));
     let differs = |(expected, result): (&(Step, StepResult), &StepResult)| expected.1 != *result;
     let Some(at) = steps.iter().zip(&result).position(differs) else {
         assert!(
-            pttl == -2 || pttl > 0,
-            "seed {seed} leaves a record with PTTL {pttl}"
+            record.pttl_ms == -2 || record.pttl_ms > 0,
+            "seed {seed} leaves a record with PTTL {}",
+            record.pttl_ms
         );
-        return None;
+        let subscribers = specified.release_subscribers().iter();
+        let subscribers: String = subscribers.map(ToString::to_string).collect();
+        if record.release_subscribers == subscribers {
+            return None;
+        }
+        let actual = format!("release subscribers {:?}", record.release_subscribers);
+        return Some(Difference {
+            seed,
+            steps,
+            actual: (StoreReply::Failed(actual), Vec::new()),
+        });
     };
     steps.truncate(at + 1);
     let result = result[at].clone();
@@ -60,8 +71,9 @@ pub fn compare(
     })
 }
 
-/// Returns the steps of a seed, with the reply of the specification to each.
-fn specified_sequence(seed: u64, tally: &mut OutcomeCounts) -> Vec<(Step, StepResult)> {
+/// Returns the steps of a seed, with the reply of the specification to each, and the record after
+/// them.
+fn specified_sequence(seed: u64, tally: &mut OutcomeCounts) -> (Vec<(Step, StepResult)>, Record) {
     let mut generator = Generator::new(seed);
     let mut record = Record::default();
     let mut watch = SequenceState::default();
@@ -77,7 +89,7 @@ fn specified_sequence(seed: u64, tally: &mut OutcomeCounts) -> Vec<(Step, StepRe
         tally.count_lease_ends(&endings);
         steps.push((step, (answer, endings)));
     }
-    steps
+    (steps, record)
 }
 
 impl fmt::Display for Difference {

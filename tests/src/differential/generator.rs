@@ -7,12 +7,16 @@ use leasehold_server::{
         AcquireCommand, ArgumentsHash, AttemptId, BrokerId, FencingToken, LeaseId, LeaseRef,
         LockKey, LockName, Namespace, ReleaseScope, Ttl,
     },
-    store::Acquired,
+    store::{Acquired, NotifyMode, Vote, VoteReply},
 };
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng, seq::SliceRandom as _};
 
 use super::steps::{Era, START_MS, Step, StoreCommand, StoreReply};
 
+/// One of this many sequences runs at a node of a RedLock store.
+const VOTING_INTERVAL: u64 = 8;
+/// Largest distance of a proposed token from the clock of the node.
+const MAX_CLOCK_SKEW_MS: u64 = 2_000;
 const BROKERS: usize = 3;
 /// Number of concurrent calls: enough for holders, a full queue and one call beyond its limit.
 const CALLS: usize = 8;
@@ -59,6 +63,8 @@ pub struct Generator {
     streams: bool,
     /// True if many leases are revoked.
     revokes: bool,
+    /// True at a node of a RedLock store: acquires are votes.
+    votes: bool,
     kind: ModeMix,
     era: Era,
     /// Current calls. A call is replaced by a new one now and then.
@@ -92,6 +98,7 @@ impl Generator {
             cancels: false,
             streams: rng.gen_bool(if reentrant { 0.1 } else { 0.35 }),
             revokes: rng.gen_bool(0.3),
+            votes: seed % VOTING_INTERVAL == 3,
             kind: [
                 ModeMix::Exclusive,
                 ModeMix::SharedAndExclusive,
@@ -143,6 +150,7 @@ impl Generator {
                 _ => now_ms + 800,
             },
             era,
+            notifies_release: self.votes && self.rng.gen_bool(0.8),
             verb,
         }
     }
@@ -152,6 +160,11 @@ impl Generator {
         let mut grants = answer.hand_offs().to_vec();
         match answer {
             StoreReply::Acquire(Ok(outcome)) => self.observe_acquired(step, &outcome.reply),
+            StoreReply::Vote(Ok(outcome)) => {
+                if let VoteReply::Acquired(acquired) = &outcome.reply {
+                    self.observe_acquired(step, acquired);
+                }
+            }
             StoreReply::Touch(Ok(outcome)) => {
                 self.next_event_ms = due_at_ms(step, outcome.reply.next_event_ms);
                 grants.extend(outcome.reply.held.clone());
@@ -165,6 +178,7 @@ impl Generator {
                 self.next_event_ms = None;
             }
             StoreReply::Acquire(Err(_))
+            | StoreReply::Vote(Err(_))
             | StoreReply::Touch(Err(_))
             | StoreReply::Get(_)
             | StoreReply::Check(_)
@@ -181,7 +195,7 @@ impl Generator {
     }
 
     fn observe_acquired(&mut self, step: &Step, acquired: &Acquired) {
-        let StoreCommand::Acquire(acquire) = &step.verb else {
+        let (StoreCommand::Acquire(acquire) | StoreCommand::Vote(acquire, _)) = &step.verb else {
             return;
         };
         if let Acquired::Granted(grant) = acquired {
@@ -228,8 +242,8 @@ impl Generator {
         self.cancels ^= self.repeats && self.rng.gen_bool(0.1);
         match which {
             0..35 if self.cancels => self.cancel(),
-            50..63 if self.repeats => StoreCommand::Acquire(Box::new(self.acquire())),
-            0..35 => StoreCommand::Acquire(Box::new(self.acquire())),
+            50..63 if self.repeats => self.acquire_or_vote(),
+            0..35 => self.acquire_or_vote(),
             35..50 => {
                 let ttl_ms = TTLS_MS.choose(&mut self.rng).expect("some");
                 let ttl = self.rng.gen_bool(0.3).then(|| Ttl::from_stored(*ttl_ms));
@@ -249,6 +263,40 @@ impl Generator {
             }
             86 => StoreCommand::Revoke(self.revoke()),
             _ => StoreCommand::Touch(if self.rng.gen_bool(0.1) { 3 } else { 1 }),
+        }
+    }
+
+    fn acquire_or_vote(&mut self) -> StoreCommand {
+        let mut acquire = Box::new(self.acquire());
+        if !self.votes {
+            return StoreCommand::Acquire(acquire);
+        }
+        acquire.wait_ms = 0;
+        acquire.rejoin = false;
+        StoreCommand::Vote(acquire, self.vote())
+    }
+
+    /// Returns a proposal, often at a bound of the tokens that the node accepts.
+    fn vote(&mut self) -> Vote {
+        let skew_us = MAX_CLOCK_SKEW_MS * 1_000;
+        let newest = self.leases.iter().map(|lease| lease.fencing_token.get());
+        let newest = newest.max().unwrap_or(self.now_us);
+        let token = match self.rng.gen_range(0..20) {
+            0..2 => 0,
+            2..5 => newest,
+            5..8 => newest + 1,
+            8 => self.now_us - skew_us,
+            9 => self.now_us - skew_us - 1,
+            10 => self.now_us + skew_us,
+            11 => self.now_us + skew_us + 1,
+            _ => self.now_us + self.rng.gen_range(0..100_000),
+        };
+        Vote {
+            token: FencingToken::new(token),
+            max_clock_skew_ms: MAX_CLOCK_SKEW_MS,
+            raises: self.rng.gen_bool(0.6),
+            notify: [NotifyMode::Never, NotifyMode::IfHeld, NotifyMode::Always]
+                [self.rng.gen_range(0..3)],
         }
     }
 

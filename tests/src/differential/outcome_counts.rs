@@ -6,7 +6,7 @@ use leasehold_server::{
     lock::{AcquireCommand, FencingToken, LeaseId, LockState, PROVISIONAL_GRANT_MS, expiry_ms},
     store::{
         Acquired, Attached, Cancelled, Checked, HandOff, LeaseEndCause, LeaseEndEvent, LimitSet,
-        Rejected, Released, Renewed, Revoked,
+        Rejected, Released, Renewed, Revoked, VoteReply,
     },
 };
 
@@ -59,7 +59,7 @@ impl OutcomeCounts {
         seen: [&LockState; 2],
     ) {
         watch.assert_no_grants(step, answer);
-        if let StoreCommand::Acquire(acquire) = &step.verb {
+        if let StoreCommand::Acquire(acquire) | StoreCommand::Vote(acquire, _) = &step.verb {
             watch.calls.push(AcquireCommand::clone(acquire));
         }
         let touched_nothing = match answer.rejection() {
@@ -75,6 +75,7 @@ impl OutcomeCounts {
         self.count_passed_waiters(step, answer, seen);
         match answer {
             StoreReply::Acquire(Ok(done)) => self.count_acquired(watch, step, &done.reply, seen[0]),
+            StoreReply::Vote(Ok(done)) => self.count_voted(step, &done.reply, seen),
             StoreReply::Renew(Ok(done)) => self.count_renewed(watch, step, &done.reply),
             StoreReply::Release(Ok(done)) => {
                 self.count_released(&done.reply);
@@ -116,6 +117,7 @@ impl OutcomeCounts {
             }),
             StoreReply::Get(_) => self.increment("get"),
             StoreReply::Acquire(_)
+            | StoreReply::Vote(_)
             | StoreReply::Renew(_)
             | StoreReply::Touch(_)
             | StoreReply::SetLimit(_) => {}
@@ -129,6 +131,9 @@ impl OutcomeCounts {
             self.increment(match refused {
                 Rejected::DeadlinePassed => "late",
                 Rejected::NoEra => "no era",
+                Rejected::Recovering { .. } if matches!(answer, StoreReply::Vote(_)) => {
+                    "vote: recovering"
+                }
                 Rejected::Recovering { .. } => "recovering",
             });
         }
@@ -197,6 +202,7 @@ impl OutcomeCounts {
             StoreReply::Touch(Ok(outcome)) => outcome.reply.held.first(),
             StoreReply::Touch(_)
             | StoreReply::Acquire(_)
+            | StoreReply::Vote(_)
             | StoreReply::Renew(_)
             | StoreReply::Get(_) => None,
             StoreReply::Release(_) | StoreReply::Cancel(_) | StoreReply::SetLimit(_) => None,
@@ -213,7 +219,9 @@ impl OutcomeCounts {
             return;
         };
         let acting = match &step.verb {
-            StoreCommand::Acquire(acquire) => acquire.request.to_string(),
+            StoreCommand::Acquire(acquire) | StoreCommand::Vote(acquire, _) => {
+                acquire.request.to_string()
+            }
             StoreCommand::Cancel(request, _) => request.to_string(),
             StoreCommand::Release(..) | StoreCommand::Renew(..) | StoreCommand::Touch(_) => {
                 String::new()
@@ -228,6 +236,26 @@ impl OutcomeCounts {
                 "dropped"
             });
         }
+    }
+
+    fn count_voted(&mut self, step: &Step, reply: &VoteReply, [before, _]: [&LockState; 2]) {
+        let StoreCommand::Vote(acquire, _) = &step.verb else {
+            return;
+        };
+        let mut holders = before.holders.iter();
+        let held = holders.find(|held| held.lease_id == acquire.lease_id);
+        self.increment(match reply {
+            VoteReply::Behind { .. } => "vote: behind",
+            VoteReply::Ahead => "vote: ahead",
+            VoteReply::Acquired(Acquired::Granted(grant)) => match held {
+                Some(_) if grant.hold_count > 1 => "vote: entered",
+                Some(held) if held.fencing_token < grant.fencing_token => "vote: raised",
+                Some(_) => "vote: repeat",
+                None => "vote: granted",
+            },
+            VoteReply::Acquired(Acquired::Held(_)) => "vote: held",
+            VoteReply::Acquired(_) => "vote: rejected",
+        });
     }
 
     fn count_acquired(

@@ -57,7 +57,18 @@ pub struct ScriptCall<'a> {
     pub not_after_ms: u64,
     /// Era that the broker has verified.
     pub era_id: &'a str,
+    /// True if the command notifies the brokers that wait for the lock, if it frees the lock.
+    pub notifies_release: bool,
     pub command: &'a StoreCommand,
+}
+
+/// The record after a sequence.
+#[derive(Debug)]
+pub struct FinalRecord {
+    /// Time to live; -2 if there is no record.
+    pub pttl_ms: i64,
+    /// Ids of the brokers to notify when the lock becomes free.
+    pub release_subscribers: String,
 }
 
 /// Form in which a script receives the key of the era.
@@ -115,12 +126,11 @@ impl ScriptRunner {
         machine
     }
 
-    /// Returns the replies of the scripts, and the record's PTTL after them: -2 if there is no
-    /// record.
+    /// Returns the replies of the scripts, and the record after them.
     pub fn run<'a>(
         &mut self,
         steps: impl Iterator<Item = &'a Step> + Clone,
-    ) -> (Vec<StepResult>, i64) {
+    ) -> (Vec<StepResult>, FinalRecord) {
         let mut key = String::new();
         for step in steps.clone() {
             let call = ScriptCall {
@@ -129,6 +139,7 @@ impl ScriptRunner {
                 broker: step.broker,
                 not_after_ms: step.not_after_ms,
                 era_id: ERA_ID,
+                notifies_release: step.notifies_release,
                 command: &step.verb,
             };
             let era_key = &self.era_key(step.era);
@@ -137,6 +148,7 @@ impl ScriptRunner {
             self.push(&call, form);
         }
         self.pipeline.push(["PTTL", &key].iter());
+        self.pipeline.push(["HGET", &key, "n"].iter());
         self.pipeline.push(["DEL", &key, &twin_key(&key)].iter());
         let mut replies = self.pipeline.replies().into_iter();
         let answers = steps.map(|step| {
@@ -145,7 +157,12 @@ impl ScriptRunner {
         });
         let answers = answers.collect();
         let pttl = replies.next().and_then(|pttl| pttl.as_i64());
-        (answers, pttl.expect("PTTL answers a number"))
+        let subscribers = replies.next().and_then(|brokers| brokers.into_string());
+        let record = FinalRecord {
+            pttl_ms: pttl.expect("PTTL answers a number"),
+            release_subscribers: subscribers.unwrap_or_default(),
+        };
+        (answers, record)
     }
 
     /// Adds a command to the pipeline.
@@ -193,11 +210,14 @@ impl ScriptRunner {
             is_watched: false,
         };
         let lock = call.lock;
-        match call.command {
+        let (verb, command) = match call.command {
             StoreCommand::Acquire(acquire) => (
                 scripts::Verb::Acquire,
                 preamble.acquire(acquire, self.bounds.waiters_max),
             ),
+            StoreCommand::Vote(acquire, vote) => {
+                (scripts::Verb::Acquire, preamble.vote(acquire, vote))
+            }
             StoreCommand::Renew(lease, ttl, via) => {
                 (scripts::Verb::Renew, preamble.renew(lease, *ttl, *via))
             }
@@ -216,6 +236,14 @@ impl ScriptRunner {
             StoreCommand::Revoke(revoke) => (scripts::Verb::Revoke, preamble.revoke(revoke)),
             StoreCommand::Get => (scripts::Verb::Get, preamble.get(lock, INSPECT_ENTRIES_MAX)),
             StoreCommand::Check(token) => (scripts::Verb::Check, preamble.check(lock, *token)),
+        };
+        let can_notify = matches!(
+            call.command,
+            StoreCommand::Release(..) | StoreCommand::Cancel(..) | StoreCommand::Revoke(_)
+        );
+        match call.notifies_release && can_notify {
+            true => (verb, command.with_release_notification()),
+            false => (verb, command),
         }
     }
 
@@ -283,6 +311,7 @@ pub fn decode_single_reply(me: BrokerId, command: &StoreCommand, reply: Value) -
         StoreCommand::Acquire(_) => {
             into_step_result(decode::acquired(reply, me), StoreReply::Acquire)
         }
+        StoreCommand::Vote(..) => into_step_result(decode::voted(reply, me), StoreReply::Vote),
         StoreCommand::Renew(..) => into_step_result(decode::renewed(reply, me), StoreReply::Renew),
         StoreCommand::Attach(..) => {
             into_step_result(decode::attached(reply, me), StoreReply::Attach)

@@ -7,7 +7,7 @@ use leasehold_server::{
     },
     store::{
         Acquired, Attached, Cancelled, Checked, HandOff, LimitSet, Outcome, Rejected, Released,
-        Renewed, Revoked, Touched,
+        Renewed, Revoked, Touched, Vote, VoteReply,
         memory::{
             context::{Bounds, Context, Grants},
             record::Record,
@@ -57,6 +57,9 @@ pub struct Step {
     pub not_after_ms: u64,
     /// The era that the store holds.
     pub era: Era,
+    /// True if a command that frees the lock notifies the brokers that wait for it: at a node of a
+    /// RedLock store.
+    pub notifies_release: bool,
     pub verb: StoreCommand,
 }
 
@@ -65,6 +68,8 @@ pub struct Step {
 #[expect(missing_docs, reason = "the methods of the trait Store")]
 pub enum StoreCommand {
     Acquire(Box<AcquireCommand>),
+    /// An acquire at a node of a RedLock store.
+    Vote(Box<AcquireCommand>, Vote),
     Renew(LeaseRef, Option<Ttl>, ExpectedAttachment),
     Attach(LeaseRef, Attachment),
     Release(LeaseRef, ReleaseScope, ExpectedAttachment),
@@ -83,6 +88,7 @@ pub enum StoreCommand {
 #[expect(missing_docs, reason = "the methods of the trait Store")]
 pub enum StoreReply {
     Acquire(CommandResult<Acquired>),
+    Vote(CommandResult<VoteReply>),
     Renew(CommandResult<Renewed>),
     Attach(CommandResult<Attached>),
     Release(CommandResult<Released>),
@@ -103,6 +109,9 @@ impl StoreCommand {
     pub fn execute(&self, record: &mut Record, context: &Context) -> StoreReply {
         match self {
             StoreCommand::Acquire(acquire) => StoreReply::Acquire(record.acquire(context, acquire)),
+            StoreCommand::Vote(acquire, vote) => {
+                StoreReply::Vote(record.vote(context, acquire, vote))
+            }
             StoreCommand::Renew(lease, ttl, via) => {
                 let renewed = record.renew(context, lease, *ttl, *via);
                 StoreReply::Renew(renewed.map(Outcome::reply_only))
@@ -152,6 +161,7 @@ impl StoreReply {
             Self::Touch(Err(_))
             | Self::SetLimit(Err(_))
             | Self::Revoke(Err(_))
+            | Self::Vote(_)
             | Self::Renew(_)
             | Self::Attach(_)
             | Self::Get(_)
@@ -160,10 +170,28 @@ impl StoreReply {
         }
     }
 
+    /// Returns true if the command may have freed the lock, so that a node of a RedLock store notifies
+    /// those who wait for it.
+    pub fn may_free(&self) -> bool {
+        match self {
+            Self::Release(done) => done.is_ok(),
+            Self::Cancel(Ok(done)) => {
+                matches!(done.reply, Cancelled::Freed | Cancelled::Dequeued)
+            }
+            Self::Revoke(Ok(done)) => {
+                matches!(done.reply, Revoked::Taken { .. })
+            }
+            Self::Acquire(_) | Self::Vote(_) | Self::Renew(_) | Self::Attach(_) => false,
+            Self::Cancel(Err(_)) | Self::Revoke(Err(_)) | Self::Touch(_) => false,
+            Self::SetLimit(_) | Self::Get(_) | Self::Check(_) | Self::Failed(_) => false,
+        }
+    }
+
     /// Returns the reason for which the command was not executed.
     pub fn rejection(&self) -> Option<&Rejected> {
         match self {
             Self::Acquire(done) => done.as_ref().err(),
+            Self::Vote(done) => done.as_ref().err(),
             Self::Renew(done) => done.as_ref().err(),
             Self::Attach(done) => done.as_ref().err(),
             Self::Release(done) => done.as_ref().err(),
@@ -201,6 +229,10 @@ impl Step {
             },
             bounds: LOW_BOUNDS,
         };
-        self.verb.execute(record, &context)
+        let reply = self.verb.execute(record, &context);
+        if self.notifies_release && reply.may_free() {
+            record.take_release_subscribers(&context);
+        }
+        reply
     }
 }

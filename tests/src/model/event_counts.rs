@@ -36,6 +36,7 @@ fn event_of(reply: &StoreReply) -> &'static str {
         StoreReply::Cancel(_) => "rolled back",
         StoreReply::SetLimit(_) => "limit set",
         StoreReply::Acquire(_)
+        | StoreReply::Vote(_)
         | StoreReply::Attach(_)
         | StoreReply::Revoke(_)
         | StoreReply::Get(_)

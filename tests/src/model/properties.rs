@@ -109,7 +109,9 @@ impl World {
         let is_current = executor.era == self.store.era;
         self.observations.count_reply(reply);
         let renewed = match command {
-            StoreCommand::Acquire(acquire) => Some(acquire.lease_id),
+            StoreCommand::Acquire(acquire) | StoreCommand::Vote(acquire, _) => {
+                Some(acquire.lease_id)
+            }
             StoreCommand::Renew(lease, ..) | StoreCommand::Attach(lease, _) => Some(lease.lease_id),
             StoreCommand::Release(..)
             | StoreCommand::Cancel(..)

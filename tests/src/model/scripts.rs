@@ -137,6 +137,7 @@ impl ScriptReplay {
             broker: step.broker,
             not_after_ms: step.not_after_ms,
             era_id: &era_id,
+            notifies_release: false,
             command: &step.command,
         };
         let form = match self.form {

@@ -6,7 +6,10 @@ use std::{net::SocketAddr, thread};
 use leasehold_tests::{
     differential::{
         compare,
-        mutants::{MUTANTS, Mutant, revoking::MUTANTS_OF_REVOKING, several::MUTANTS_OF_SEVERAL},
+        mutants::{
+            MUTANTS, Mutant, revoking::MUTANTS_OF_REVOKING, several::MUTANTS_OF_SEVERAL,
+            voting::MUTANTS_OF_VOTING,
+        },
         outcome_counts::OutcomeCounts,
         script_runner::ScriptRunner,
         steps::LOW_BOUNDS,
@@ -25,7 +28,7 @@ const MUTANT_SEQUENCES: u64 = 5_000;
 const TRIED_FIRST: [u64; 6] = [3_769, 2_273, 1_705, 791, 641, 577];
 /// Minimum number of occurrences of each outcome in `MUST_OCCUR` at full scale.
 const OCCURRENCES_MIN: usize = 500;
-const MUST_OCCUR: [&str; 46] = [
+const MUST_OCCUR: [&str; 53] = [
     "ended: expired",
     "ended: revoked",
     "ended: max_hold",
@@ -72,6 +75,13 @@ const MUST_OCCUR: [&str; 46] = [
     "passed over",
     "dropped",
     "touch: rejoin",
+    "vote: granted",
+    "vote: repeat",
+    "vote: raised",
+    "vote: held",
+    "vote: behind",
+    "vote: ahead",
+    "vote: recovering",
 ];
 
 #[test]
@@ -116,7 +126,8 @@ fn the_scripts_answer_like_the_specification() {
 #[test]
 fn every_mutant_is_found() {
     let mutants = MUTANTS.iter().chain(&MUTANTS_OF_REVOKING);
-    let mutants: Vec<&Mutant> = mutants.chain(&MUTANTS_OF_SEVERAL).collect();
+    let mutants = mutants.chain(&MUTANTS_OF_SEVERAL).chain(&MUTANTS_OF_VOTING);
+    let mutants: Vec<&Mutant> = mutants.collect();
     let run = |thread: usize| {
         let mutants = mutants.iter().skip(thread).step_by(THREADS);
         let found = mutants.map(|mutant| (mutant.name, found_after(own_nodes()[thread], mutant)));
