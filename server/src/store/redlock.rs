@@ -9,6 +9,8 @@ mod local_queue;
 mod local_queues;
 mod merge;
 mod merge_revocations;
+#[cfg(feature = "model")]
+pub mod model;
 mod node_client;
 mod nodes;
 mod queue_worker;
