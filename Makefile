@@ -67,8 +67,8 @@ soak: export LEASEHOLD_TEST_SCALE = 1
 soak: setup ## Run all tests in full, in the release profile
 	scripts/run_tests.py --release
 
-model: ## Run one seed (SEED) of the model of clients and an adversary, and print its history
-	cargo run --quiet --locked -p leasehold-tests --bin model -- --seed "$(SEED)"
+model: ## Run one seed (SEED) of the model of clients and an adversary (STORE: memory, node, cluster), and print its history
+	cargo run --quiet --locked -p leasehold-tests --bin model -- --store "$(or $(STORE),memory)" --seed "$(SEED)"
 
 soak-model: setup ## Run the model at random and exhaustively for an hour and a quarter, then plant faults and find them; resumes
 	cargo build --locked -p leasehold-tests --bin model

@@ -20,3 +20,14 @@ pub mod store;
 pub mod world;
 
 pub use self::{action::Action, world::World};
+
+/// A world that is changed by actions only.
+pub trait ModelWorld {
+    type Action: Clone;
+
+    /// Applies an action. Returns false, and changes nothing, if the action does not apply.
+    ///
+    /// # Errors
+    /// The violated property, as a sentence.
+    fn apply(&mut self, action: &Self::Action) -> Result<bool, String>;
+}

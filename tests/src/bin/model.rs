@@ -7,7 +7,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
+    fmt, fs,
     path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
@@ -17,7 +17,7 @@ use clap::{Parser, ValueEnum};
 use leasehold_tests::{
     model::{
         exhaustive::{LEVELS, Search, state::PathBounds},
-        random::{RandomWalk, STEPS, world_size},
+        random::{RandomWalk, Walk},
         scripts::{ScriptReplay, StoreForm},
         shrink::shrink,
     },
@@ -66,24 +66,34 @@ enum Store {
     Cluster,
 }
 
+impl fmt::Display for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Memory => "memory",
+            Self::Node => "node",
+            Self::Cluster => "cluster",
+        })
+    }
+}
+
 fn main() -> ExitCode {
     let args = Args::parse();
     if args.exhaustive {
         return search(&args);
     }
     let replay = |form| ScriptReplay::new(own_redis(), form, str::to_owned);
-    let replay = match args.store {
-        Store::Memory => None,
-        Store::Node => Some(replay(StoreForm::Node)),
-        Store::Cluster => Some(replay(StoreForm::Cluster)),
+    let replays = match args.store {
+        Store::Memory => Vec::new(),
+        Store::Node => vec![replay(StoreForm::Node)],
+        Store::Cluster => vec![replay(StoreForm::Cluster)],
     };
-    let mut run = Run {
-        replay,
+    let run = Run {
+        store: args.store,
+        replays,
         counts: BTreeMap::new(),
     };
-    match args.seed {
-        Some(seed) => run.seed(seed, true),
-        None => run.series(&args),
+    match args.store {
+        Store::Memory | Store::Node | Store::Cluster => run.start::<RandomWalk>(&args),
     }
 }
 
@@ -118,18 +128,27 @@ fn search(args: &Args) -> ExitCode {
 }
 
 struct Run {
-    replay: Option<ScriptReplay>,
+    store: Store,
+    /// The stores on which each history is repeated.
+    replays: Vec<ScriptReplay>,
     counts: BTreeMap<&'static str, u64>,
 }
 
 impl Run {
+    fn start<W: Walk>(mut self, args: &Args) -> ExitCode {
+        match args.seed {
+            Some(seed) => self.seed::<W>(seed, true),
+            None => self.series::<W>(args),
+        }
+    }
+
     /// Runs one seed after the other, from where the last run ended.
-    fn series(&mut self, args: &Args) -> ExitCode {
-        let steps_per_seed = u64::try_from(STEPS).expect("few");
+    fn series<W: Walk>(&mut self, args: &Args) -> ExitCode {
+        let steps_per_seed = u64::try_from(W::STEPS).expect("few");
         let seeds = args.steps.div_ceil(steps_per_seed);
         let first = args.progress.as_deref().map_or(0, read_progress);
         for seed in first..seeds {
-            if self.seed(seed, false) != ExitCode::SUCCESS {
+            if self.seed::<W>(seed, false) != ExitCode::SUCCESS {
                 return ExitCode::FAILURE;
             }
             if (seed + 1).is_multiple_of(REPORT_INTERVAL) {
@@ -139,7 +158,7 @@ impl Run {
         }
         write_progress(args.progress.as_deref(), seeds);
         println!(
-            "{:?}: {} steps in {seeds} histories, 0 violations",
+            "{}: {} steps in {seeds} histories, 0 violations",
             args.store,
             seeds * steps_per_seed
         );
@@ -148,26 +167,30 @@ impl Run {
     }
 
     /// Runs one seed, and prints its history if it is violated or `is_shown`.
-    fn seed(&mut self, seed: u64, is_shown: bool) -> ExitCode {
-        let mut walk = RandomWalk::new(seed, self.replay.is_some());
-        if let Err(violation) = walk.run(STEPS) {
-            let violation = shrink(world_size(seed, false), *violation);
+    fn seed<W: Walk>(&mut self, seed: u64, is_shown: bool) -> ExitCode {
+        let mut walk = W::new(seed, !self.replays.is_empty());
+        if let Err(violation) = walk.run() {
+            let violation = shrink(|| W::new_world(seed), *violation);
             println!("seed {seed}: {violation}");
+            println!(
+                "repeat it with: make model STORE={} SEED={seed}",
+                self.store
+            );
             return ExitCode::FAILURE;
         }
         if is_shown {
-            for action in &walk.actions {
+            for action in &walk.history().actions {
                 println!("{action}");
             }
             println!("seed {seed}: 0 violations");
         }
-        let journal = walk.world.store.journal.take().unwrap_or_default();
-        let difference = self.replay.as_mut().and_then(|replay| replay.run(&journal));
-        if let Some(difference) = difference {
+        let results = walk.into_results();
+        let mut replays = self.replays.iter_mut().zip(&results.journals);
+        if let Some(difference) = replays.find_map(|(replay, journal)| replay.run(journal)) {
             println!("seed {seed}: {difference:#?}");
             return ExitCode::FAILURE;
         }
-        for (event, count) in walk.world.observations.counts {
+        for (event, count) in results.counts {
             *self.counts.entry(event).or_default() += count;
         }
         ExitCode::SUCCESS

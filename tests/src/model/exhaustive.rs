@@ -19,7 +19,7 @@ use self::{
     choices::Choice,
     state::{PathBounds, SearchState, world_size},
 };
-use super::{random::Violation, shrink::shrink};
+use super::{World, random::Violation, shrink::shrink};
 
 const PROPERTY: &str = "guarantees";
 
@@ -95,7 +95,7 @@ impl Search {
         let path = checker.discovery(PROPERTY);
         let violation = path.map(|path| {
             let violation = self.replay(path.into_actions());
-            shrink(world_size(self.locks), violation)
+            shrink(|| World::new(world_size(self.locks)), violation)
         });
         let mut progress = checker.model().progress();
         SearchResult {

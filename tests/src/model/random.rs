@@ -1,6 +1,9 @@
 //! Random histories: each action is drawn from those that apply to the world.
 
-use std::{collections::BTreeSet, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use leasehold_server::{
     lock::{Mode, RevokeMode},
@@ -12,10 +15,12 @@ use rand::{
 };
 
 use super::{
+    ModelWorld,
     action::{Action, CallArguments, ReleasePart, Target},
     broker::{AcquirePhase, Task},
     client::{CallState, LeaseState},
     keys::{AttemptKey, CallKey, LockIndex, MessageKey, TaskKey},
+    store::JournalEntry,
     world::{Body, World, WorldSize},
 };
 
@@ -75,18 +80,15 @@ const AFTER_LOSS: [Kind; 8] = [
 /// Multiples of a weight.
 const MULTIPLES: [f64; 4] = [0.2, 1.0, 1.0, 4.0];
 
-/// Number of actions of a history.
-pub const STEPS: usize = 150;
-
 /// A history with a violated property.
 #[derive(Debug, Clone)]
-pub struct Violation {
-    pub actions: Vec<Action>,
+pub struct Violation<A = Action> {
+    pub actions: Vec<A>,
     /// The violated property, as a sentence.
     pub property: String,
 }
 
-impl fmt::Display for Violation {
+impl<A: fmt::Display> fmt::Display for Violation<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for action in &self.actions {
             writeln!(f, "{action}")?;
@@ -95,12 +97,80 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Generator of the actions of one history.
+/// A world with the actions that were applied to it.
+pub struct History<W: ModelWorld> {
+    pub world: W,
+    pub actions: Vec<W::Action>,
+}
+
+impl<W: ModelWorld> History<W> {
+    /// Applies an action.
+    ///
+    /// # Errors
+    /// The history until a property was violated.
+    pub fn apply(&mut self, action: W::Action) -> Result<(), Box<Violation<W::Action>>> {
+        match self.world.apply(&action) {
+            Ok(false) => Ok(()),
+            Ok(true) => {
+                self.actions.push(action);
+                Ok(())
+            }
+            Err(property) => {
+                self.actions.push(action);
+                Err(Box::new(Violation {
+                    actions: std::mem::take(&mut self.actions),
+                    property,
+                }))
+            }
+        }
+    }
+}
+
+/// A generator of random histories of a world.
+pub trait Walk: Sized {
+    type World: ModelWorld<Action: fmt::Display>;
+    /// Number of actions of a history.
+    const STEPS: usize;
+
+    /// Creates the generator of a seed. With `has_journal` the world records what its stores execute.
+    fn new(seed: u64, has_journal: bool) -> Self;
+
+    /// Returns the world in which the history of a seed begins.
+    fn new_world(seed: u64) -> Self::World;
+
+    /// Draws the next action.
+    fn draw(&mut self) -> <Self::World as ModelWorld>::Action;
+
+    fn history(&mut self) -> &mut History<Self::World>;
+
+    /// Returns the numbers of the events, and the journal of each store.
+    fn into_results(self) -> WalkResults;
+
+    /// Applies the actions of a history.
+    ///
+    /// # Errors
+    /// The history until a property was violated.
+    fn run(&mut self) -> Result<(), Box<Violation<<Self::World as ModelWorld>::Action>>> {
+        while self.history().actions.len() < Self::STEPS {
+            let action = self.draw();
+            self.history().apply(action)?;
+        }
+        Ok(())
+    }
+}
+
+/// Results of a history without a violation.
+pub struct WalkResults {
+    /// Numbers of the events.
+    pub counts: BTreeMap<&'static str, u64>,
+    /// Everything that each store executed, if it was recorded.
+    pub journals: Vec<Vec<JournalEntry>>,
+}
+
+/// Generator of the actions of one history of [`World`].
 pub struct RandomWalk {
     rng: StdRng,
-    pub world: World,
-    /// Actions that were applied.
-    pub actions: Vec<Action>,
+    history: History<World>,
     kinds: Vec<LockKind>,
     /// Probability of faults of the network.
     faults: f64,
@@ -140,8 +210,7 @@ enum LockKind {
 }
 
 /// Returns the size of the world of a seed.
-#[must_use]
-pub fn world_size(seed: u64, has_journal: bool) -> WorldSize {
+fn world_size(seed: u64, has_journal: bool) -> WorldSize {
     let mut rng = StdRng::seed_from_u64(seed);
     WorldSize {
         clients: rng.gen_range(2..=3),
@@ -152,10 +221,11 @@ pub fn world_size(seed: u64, has_journal: bool) -> WorldSize {
     }
 }
 
-impl RandomWalk {
-    /// Creates the generator of a seed.
-    #[must_use]
-    pub fn new(seed: u64, has_journal: bool) -> Self {
+impl Walk for RandomWalk {
+    type World = World;
+    const STEPS: usize = 150;
+
+    fn new(seed: u64, has_journal: bool) -> Self {
         let size = world_size(seed, has_journal);
         let mut rng = StdRng::seed_from_u64(seed.wrapping_add(1 << 40));
         let kinds = [
@@ -179,36 +249,36 @@ impl RandomWalk {
             repeats_left: 0,
             weights: WeightedIndex::new(weights).expect("positive weights"),
             operations: vec![0; usize::from(size.clients)],
-            world: World::new(size),
-            actions: Vec::new(),
+            history: History {
+                world: World::new(size),
+                actions: Vec::new(),
+            },
             rng,
         }
     }
 
-    /// Applies `steps` actions.
-    ///
-    /// # Errors
-    /// The history until a property was violated.
-    pub fn run(&mut self, steps: usize) -> Result<(), Box<Violation>> {
-        while self.actions.len() < steps {
-            let action = self.draw();
-            match self.world.apply(&action) {
-                Ok(false) => {}
-                Ok(true) => self.actions.push(action),
-                Err(property) => {
-                    self.actions.push(action);
-                    return Err(Box::new(Violation {
-                        actions: std::mem::take(&mut self.actions),
-                        property,
-                    }));
-                }
-            }
+    fn new_world(seed: u64) -> World {
+        World::new(world_size(seed, false))
+    }
+
+    fn history(&mut self) -> &mut History<World> {
+        &mut self.history
+    }
+
+    fn into_results(self) -> WalkResults {
+        let World {
+            store,
+            observations,
+            ..
+        } = self.history.world;
+        WalkResults {
+            counts: observations.counts,
+            journals: store.journal.into_iter().collect(),
         }
-        Ok(())
     }
 
     fn draw(&mut self) -> Action {
-        let is_full = self.world.messages.len() >= MESSAGES_MAX;
+        let is_full = self.history.world.messages.len() >= MESSAGES_MAX;
         let kind = self.kind();
         let action = match kind {
             _ if is_full => self.deliver(),
@@ -232,7 +302,9 @@ impl RandomWalk {
             .or_else(|| self.deliver())
             .unwrap_or(Action::Advance(10))
     }
+}
 
+impl RandomWalk {
     fn kind(&mut self) -> Kind {
         self.repeats_left = self.repeats_left.saturating_sub(1);
         if self.repeats_left > 0 && self.rng.gen_bool(0.7) {
@@ -244,7 +316,7 @@ impl RandomWalk {
     /// Returns a fall-back to a snapshot, mostly to one with other holders.
     fn roll_back(&mut self) -> Option<Action> {
         let saves_ago = self.rng.gen_range(0..3);
-        let has_other_holders = self.world.store.has_other_holders(saves_ago);
+        let has_other_holders = self.history.world.store.has_other_holders(saves_ago);
         if !has_other_holders && self.rng.gen_bool(0.8) {
             return None;
         }
@@ -256,7 +328,7 @@ impl RandomWalk {
     }
 
     fn deliver(&mut self) -> Option<Action> {
-        let messages = &self.world.messages;
+        let messages = &self.history.world.messages;
         let late = messages
             .keys()
             .filter(|message| self.late.contains(message));
@@ -271,7 +343,7 @@ impl RandomWalk {
         if !self.rng.gen_bool(self.faults) {
             return Some(Action::Deliver(message));
         }
-        let body = &self.world.messages[&message];
+        let body = &self.history.world.messages[&message];
         match (self.rng.gen_range(0..4), body) {
             (0, _) => Some(Action::Drop(message)),
             (1, Body::Command(..) | Body::Reply(..)) => Some(Action::GiveUp(message.task)),
@@ -287,10 +359,11 @@ impl RandomWalk {
     /// rejects late commands.
     fn time_ms(&mut self) -> u32 {
         let is_command = |body: &Body| matches!(body, Body::Command(..));
-        let times = match self.world.messages.values().any(is_command) && self.rng.gen_bool(0.8) {
-            true => &TIMES_MS[..4],
-            false => &TIMES_MS[..],
-        };
+        let times =
+            match self.history.world.messages.values().any(is_command) && self.rng.gen_bool(0.8) {
+                true => &TIMES_MS[..4],
+                false => &TIMES_MS[..],
+            };
         *times.choose(&mut self.rng).expect("some")
     }
 
@@ -304,10 +377,15 @@ impl RandomWalk {
     /// Returns a step that a broker takes after a time: a cancellation, the end of a wait, or the
     /// end of the wait for a reply that was lost.
     fn broker_task(&mut self) -> Option<Action> {
-        let now_us = self.world.now_us;
-        let messages = &self.world.messages;
+        let now_us = self.history.world.now_us;
+        let messages = &self.history.world.messages;
         let in_flight = |key: TaskKey| messages.keys().any(|message| message.task == key);
-        let tasks = self.world.brokers.iter().flat_map(|broker| &broker.tasks);
+        let tasks = self
+            .history
+            .world
+            .brokers
+            .iter()
+            .flat_map(|broker| &broker.tasks);
         let steps = tasks.filter_map(|(&key, task)| match task {
             Task::Rollback(task) if task.in_flight.is_none() => {
                 (now_us >= task.not_before_us).then_some(Action::Cancel(key))
@@ -324,7 +402,8 @@ impl RandomWalk {
 
     fn acquire(&mut self) -> Option<Action> {
         let client = self.client();
-        let number = u8::try_from(self.world.clients[usize::from(client)].calls.len()).ok()?;
+        let number =
+            u8::try_from(self.history.world.clients[usize::from(client)].calls.len()).ok()?;
         if number >= CALLS_MAX {
             return None;
         }
@@ -332,7 +411,7 @@ impl RandomWalk {
             true => self.held_lease(client),
             false => None,
         };
-        let known = &self.world.clients[usize::from(client)];
+        let known = &self.history.world.clients[usize::from(client)];
         let released = under.and_then(|lease| known.leases[&lease].released.keys().next());
         let released = released.filter(|_| self.rng.gen_bool(0.5)).copied();
         let locks = match under {
@@ -344,7 +423,7 @@ impl RandomWalk {
             mode: self.mode(lock),
         });
         let targets = targets.collect();
-        let known = &self.world.clients[usize::from(client)];
+        let known = &self.history.world.clients[usize::from(client)];
         let is_on_stream = match under {
             Some(lease) => known.leases[&lease].stream.is_some(),
             None => known.stream.is_some() && self.rng.gen_bool(0.6),
@@ -401,7 +480,7 @@ impl RandomWalk {
     /// Returns a call in a state, and the number of its attempts.
     fn call(&mut self, is_meant: impl Fn(CallState) -> bool) -> Option<(CallKey, u8)> {
         let client = self.client();
-        let calls = &self.world.clients[usize::from(client)].calls;
+        let calls = &self.history.world.clients[usize::from(client)].calls;
         let calls = calls.iter().filter(|(_, call)| is_meant(call.state));
         let (number, call) = calls.choose(&mut self.rng)?;
         let key = CallKey {
@@ -414,7 +493,10 @@ impl RandomWalk {
     fn stream(&mut self) -> Option<Action> {
         let client = self.client();
         let broker = self.rng.gen_range(0..2);
-        if self.world.clients[usize::from(client)].stream.is_none() {
+        if self.history.world.clients[usize::from(client)]
+            .stream
+            .is_none()
+        {
             return Some(Action::Open { client, broker });
         }
         Some(match self.rng.gen_range(0..10) {
@@ -441,7 +523,7 @@ impl RandomWalk {
     fn release(&mut self) -> Option<Action> {
         let client = self.client();
         let key = self.held_lease(client)?;
-        let lease = &self.world.clients[usize::from(client)].leases[&key];
+        let lease = &self.history.world.clients[usize::from(client)].leases[&key];
         let (lock, held) = lease.locks.iter().choose(&mut self.rng)?;
         let entry = *held.entries.keys().choose(&mut self.rng)?;
         let part = [
@@ -477,7 +559,7 @@ impl RandomWalk {
     }
 
     fn held_lease(&mut self, client: u8) -> Option<CallKey> {
-        let leases = &self.world.clients[usize::from(client)].leases;
+        let leases = &self.history.world.clients[usize::from(client)].leases;
         let held = leases
             .iter()
             .filter(|(_, lease)| lease.state == LeaseState::Held);

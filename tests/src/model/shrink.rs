@@ -1,14 +1,17 @@
 //! The shortest history that still violates a property.
 
 use super::{
-    action::Action,
-    random::Violation,
-    world::{World, WorldSize},
+    ModelWorld,
+    random::{History, Violation},
 };
 
-/// Removes actions from a history as long as some property is violated without them.
+/// Removes actions from a history as long as some property is violated without them. `new_world`
+/// creates the world in which the history begins.
 #[must_use]
-pub fn shrink(size: WorldSize, violation: Violation) -> Violation {
+pub fn shrink<W: ModelWorld>(
+    new_world: impl Fn() -> W,
+    violation: Violation<W::Action>,
+) -> Violation<W::Action> {
     let mut shortest = violation;
     let mut chunk = shortest.actions.len() / 2;
     while chunk > 0 {
@@ -17,7 +20,7 @@ pub fn shrink(size: WorldSize, violation: Violation) -> Violation {
             let end = (at + chunk).min(shortest.actions.len());
             let mut actions = shortest.actions.clone();
             actions.drain(at..end);
-            match violated(size, &actions) {
+            match violated(new_world(), actions) {
                 Some(shorter) => shortest = shorter,
                 None => at = end,
             }
@@ -27,24 +30,16 @@ pub fn shrink(size: WorldSize, violation: Violation) -> Violation {
     shortest
 }
 
-/// Repeats a history. Returns its applied actions until the first violation, or `None` if it
-/// violates no property.
+/// Repeats a history in a new world. Returns its applied actions until the first violation, or
+/// `None` if it violates no property.
 #[must_use]
-pub fn violated(size: WorldSize, actions: &[Action]) -> Option<Violation> {
-    let mut world = World::new(size);
-    let mut applied = Vec::new();
-    for action in actions {
-        match world.apply(action) {
-            Ok(false) => {}
-            Ok(true) => applied.push(action.clone()),
-            Err(property) => {
-                applied.push(action.clone());
-                return Some(Violation {
-                    actions: applied,
-                    property,
-                });
-            }
-        }
-    }
-    None
+pub fn violated<W: ModelWorld>(world: W, actions: Vec<W::Action>) -> Option<Violation<W::Action>> {
+    let mut history = History {
+        world,
+        actions: Vec::new(),
+    };
+    let mut violations = actions
+        .into_iter()
+        .map(|action| history.apply(action).err());
+    violations.find_map(|violation| violation.map(|violation| *violation))
 }

@@ -8,6 +8,7 @@ use leasehold_server::{
 };
 
 use super::{
+    ModelWorld,
     action::{Action, CallArguments, ReleasePart},
     broker::{
         AcquireRequest, ModelBroker, Operation, OperationKind, RequestStream, Task, TouchTask,
@@ -110,6 +111,18 @@ pub struct Reply {
     pub verified_era: u32,
 }
 
+impl ModelWorld for World {
+    type Action = Action;
+
+    fn apply(&mut self, action: &Action) -> Result<bool, String> {
+        let applied = self.act(action)?;
+        if applied {
+            self.check()?;
+        }
+        Ok(applied)
+    }
+}
+
 impl World {
     /// Creates a world in which nothing has happened. The clocks of the clients run at different
     /// speeds within assumption A2.
@@ -130,11 +143,7 @@ impl World {
         }
     }
 
-    /// Applies an action. Returns false, and changes nothing, if the action does not apply.
-    ///
-    /// # Errors
-    /// The violated property, as a sentence.
-    pub fn apply(&mut self, action: &Action) -> Result<bool, String> {
+    fn act(&mut self, action: &Action) -> Result<bool, String> {
         let applied = match action {
             Action::Advance(ms) => {
                 self.advance(u64::from(*ms))?;
@@ -202,9 +211,6 @@ impl World {
             Action::SetLimit { lock, limit } => self.set_limit(*lock, *limit)?,
             Action::Revoke { lock, lease, mode } => self.revoke(*lock, *lease, *mode)?,
         };
-        if applied {
-            self.check()?;
-        }
         Ok(applied)
     }
 

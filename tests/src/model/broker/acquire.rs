@@ -159,19 +159,41 @@ impl AcquireTask {
     }
 
     fn command(&self, process: ProcessKey, now_us: u64, rejoin: bool) -> AcquireCommand {
-        let AcquireRequest {
+        let wait_ms = match self.request.arguments.wait_ms {
+            0 => 0,
+            _ => {
+                let remaining_us = self.deadline_us.saturating_sub(now_us);
+                remaining_us.div_ceil(1_000).max(1)
+            }
+        };
+        let target = self.acquired.len();
+        self.request.command(process, target, wait_ms, rejoin)
+    }
+}
+
+impl AcquireRequest {
+    /// Returns the command for the lock at index `target` of the call.
+    pub fn command(
+        &self,
+        process: ProcessKey,
+        target: usize,
+        wait_ms: u64,
+        rejoin: bool,
+    ) -> AcquireCommand {
+        let Self {
             attempt,
             arguments,
             presented,
             stream,
             ..
-        } = &self.request;
-        let target = &arguments.targets[self.acquired.len()];
+        } = self;
+        let target = &arguments.targets[target];
         let held = presented.iter().find(|held| held.lock == target.lock);
+        let lease = arguments.under.unwrap_or(attempt.call);
         AcquireCommand {
             lock: lock_key(target.lock),
             mode: target.mode,
-            lease_id: self.lease().lease_id(),
+            lease_id: lease.lease_id(),
             binding: match (held, arguments.under) {
                 (Some(held), _) => {
                     LeaseBinding::Reentry(FencingToken::new(held.token).expect("a token"))
@@ -192,13 +214,7 @@ impl AcquireTask {
                 lock_delay_ms: arguments.lock_delay_ms,
                 disconnect_grace_ms: arguments.disconnect_grace_ms,
             },
-            wait_ms: match arguments.wait_ms {
-                0 => 0,
-                _ => {
-                    let remaining_us = self.deadline_us.saturating_sub(now_us);
-                    remaining_us.div_ceil(1_000).max(1)
-                }
-            },
+            wait_ms,
             owner: Owner {
                 id: attempt.call.to_string(),
                 ..Owner::default()

@@ -8,6 +8,7 @@ use std::{
 
 use super::choices::Choice;
 use crate::model::{
+    ModelWorld as _,
     action::Action,
     keys::MessageKey,
     random::LOW_BOUNDS,

@@ -1,10 +1,10 @@
-//! Random histories of the model.
+//! Random histories of the models.
 
 use std::collections::BTreeMap;
 
 use leasehold_tests::{
     model::{
-        random::{RandomWalk, STEPS, world_size},
+        random::{RandomWalk, Walk},
         shrink::shrink,
     },
     scale::{print_figures, scaled_count},
@@ -17,19 +17,24 @@ const HISTORIES: usize = 70_000;
 /// more of them.
 #[test]
 fn no_history_violates_a_property() {
-    let histories = scaled_count(HISTORIES, 1_000) as u64;
+    run::<RandomWalk>("memory", HISTORIES);
+}
+
+fn run<W: Walk>(store: &str, histories: usize) {
+    let histories = scaled_count(histories, 1_000) as u64;
     let mut counts = BTreeMap::new();
     for seed in 0..histories {
-        let mut walk = RandomWalk::new(seed, false);
-        if let Err(violation) = walk.run(STEPS) {
-            let shortest = shrink(world_size(seed, false), *violation);
-            panic!("seed {seed}: {shortest}\nrepeat it with: make model SEED={seed}");
+        let mut walk = W::new(seed, false);
+        if let Err(violation) = walk.run() {
+            let shortest = shrink(|| W::new_world(seed), *violation);
+            panic!("seed {seed}: {shortest}\nrepeat it with: make model STORE={store} SEED={seed}");
         }
-        for (event, count) in walk.world.observations.counts {
+        for (event, count) in walk.into_results().counts {
             *counts.entry(event).or_insert(0) += count;
         }
     }
     print_figures(&format!(
-        "model: {histories} histories of {STEPS} actions, 0 violations; {counts:?}"
+        "model of {store}: {histories} histories of {} actions, 0 violations; {counts:?}",
+        W::STEPS
     ));
 }
