@@ -49,6 +49,8 @@ pub struct StreamKey {
 pub enum TaskKey {
     /// An RPC that acquires locks.
     Acquire(AttemptKey),
+    /// Requests to the nodes of a RedLock store for a call that waits.
+    Election(AttemptKey),
     /// The rollback of an RPC at one lock.
     Rollback(AttemptKey, LockIndex),
     /// A renewal, release or cancellation that a client requests.
@@ -111,6 +113,15 @@ impl AttemptKey {
     pub fn id(self) -> AttemptId {
         let text = letters(&[self.call.client, self.call.number, self.number]);
         AttemptId::parse(&padded(&format!("a{text}"), 13)).expect("an id")
+    }
+}
+
+impl AttemptKey {
+    /// Returns the id of an attempt by which a broker requests the lock for a call that waits.
+    #[must_use]
+    pub fn try_id(self, try_number: u8) -> AttemptId {
+        let numbers = [self.call.client, self.call.number, self.number, try_number];
+        AttemptId::parse(&padded(&format!("t{}", letters(&numbers)), 13)).expect("an id")
     }
 }
 
@@ -180,6 +191,7 @@ impl fmt::Display for TaskKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Acquire(attempt) => write!(f, "acquire {attempt}"),
+            Self::Election(attempt) => write!(f, "election for {attempt}"),
             Self::Rollback(attempt, lock) => write!(f, "rollback {attempt} of lock {lock}"),
             Self::Operation(client, number) => write!(f, "operation {client}-{number}"),
             Self::Touch(process, lock) => write!(f, "touch of lock {lock} by {process}"),

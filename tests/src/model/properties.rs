@@ -622,9 +622,9 @@ impl World {
         }
         let lease_of = |call: CallKey| self.lease_of(call);
         let lease_of_task = |task: TaskKey| match task {
-            TaskKey::Acquire(attempt) | TaskKey::Rollback(attempt, _) => {
-                Some(lease_of(attempt.call))
-            }
+            TaskKey::Acquire(attempt)
+            | TaskKey::Election(attempt)
+            | TaskKey::Rollback(attempt, _) => Some(lease_of(attempt.call)),
             TaskKey::Renewal(_, lease) | TaskKey::Lapse(_, lease) => Some(lease),
             TaskKey::Operation(..) | TaskKey::Touch(..) | TaskKey::Stream(_) => None,
         };

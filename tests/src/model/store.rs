@@ -24,7 +24,7 @@ pub const LOCK_DELAY_MAX_MS: u64 = 1_000;
 /// Longest time for which a master serves on after its replica was promoted.
 const FORMER_MASTER_MAX_MS: u64 = 3_000;
 /// Time without grants after a loss of data.
-const QUARANTINE_MS: u64 = EraBounds {
+pub const QUARANTINE_MS: u64 = EraBounds {
     ttl_max_ms: TTL_MAX_MS,
     lock_delay_max_ms: LOCK_DELAY_MAX_MS,
     former_master_max_ms: FORMER_MASTER_MAX_MS,
