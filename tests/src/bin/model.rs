@@ -18,6 +18,7 @@ use leasehold_tests::{
     model::{
         exhaustive::{LEVELS, Search, state::PathBounds},
         random::{RandomWalk, Walk},
+        redlock::{NODES, random::RedlockWalk},
         scripts::{ScriptReplay, StoreForm},
         shrink::shrink,
     },
@@ -64,6 +65,10 @@ enum Store {
     Node,
     /// The scripts, as in a cluster
     Cluster,
+    /// The specification, as the nodes of a RedLock store
+    Redlock,
+    /// The scripts, as the nodes of a RedLock store
+    RedlockScripts,
 }
 
 impl fmt::Display for Store {
@@ -72,6 +77,8 @@ impl fmt::Display for Store {
             Self::Memory => "memory",
             Self::Node => "node",
             Self::Cluster => "cluster",
+            Self::Redlock => "redlock",
+            Self::RedlockScripts => "redlock-scripts",
         })
     }
 }
@@ -83,9 +90,10 @@ fn main() -> ExitCode {
     }
     let replay = |form| ScriptReplay::new(own_redis(), form, str::to_owned);
     let replays = match args.store {
-        Store::Memory => Vec::new(),
+        Store::Memory | Store::Redlock => Vec::new(),
         Store::Node => vec![replay(StoreForm::Node)],
         Store::Cluster => vec![replay(StoreForm::Cluster)],
+        Store::RedlockScripts => (0..NODES).map(|_| replay(StoreForm::Node)).collect(),
     };
     let run = Run {
         store: args.store,
@@ -94,6 +102,7 @@ fn main() -> ExitCode {
     };
     match args.store {
         Store::Memory | Store::Node | Store::Cluster => run.start::<RandomWalk>(&args),
+        Store::Redlock | Store::RedlockScripts => run.start::<RedlockWalk>(&args),
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use leasehold_tests::{
     model::{
         random::{RandomWalk, Walk},
+        redlock::random::RedlockWalk,
         shrink::shrink,
     },
     scale::{print_figures, scaled_count},
@@ -12,12 +13,19 @@ use leasehold_tests::{
 
 /// Number of histories at full scale.
 const HISTORIES: usize = 70_000;
+/// Number of histories of a RedLock store at full scale.
+const REDLOCK_HISTORIES: usize = 20_000;
 
 /// Always the same histories, so that the result depends on the code only: `make soak-model` has
 /// more of them.
 #[test]
 fn no_history_violates_a_property() {
     run::<RandomWalk>("memory", HISTORIES);
+}
+
+#[test]
+fn no_history_of_redlock_violates_a_property() {
+    run::<RedlockWalk>("redlock", REDLOCK_HISTORIES);
 }
 
 fn run<W: Walk>(store: &str, histories: usize) {

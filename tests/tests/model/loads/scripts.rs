@@ -1,8 +1,10 @@
-//! Histories of the models on the scripts of one server and of a cluster.
+//! Histories of the models on the scripts of one server, of a cluster and of the nodes of a RedLock
+//! store.
 
 use leasehold_tests::{
     model::{
         random::{RandomWalk, Walk},
+        redlock::{NODES, random::RedlockWalk},
         scripts::{ScriptReplay, StoreForm},
     },
     redis::shared_server::own_nodes,
@@ -11,6 +13,8 @@ use leasehold_tests::{
 
 /// Number of histories at full scale, for each form.
 const HISTORIES: usize = 7_000;
+/// Number of histories of a RedLock store at full scale.
+const REDLOCK_HISTORIES: usize = 2_000;
 
 #[test]
 fn the_scripts_of_one_server_reply_like_the_specification() {
@@ -20,6 +24,11 @@ fn the_scripts_of_one_server_reply_like_the_specification() {
 #[test]
 fn the_scripts_of_a_cluster_reply_like_the_specification() {
     replay::<RandomWalk>(StoreForm::Cluster, 1, 1, HISTORIES);
+}
+
+#[test]
+fn the_scripts_of_redlock_nodes_reply_like_the_specification() {
+    replay::<RedlockWalk>(StoreForm::Node, 0, NODES, REDLOCK_HISTORIES);
 }
 
 /// Replays histories of a world with `stores` stores, which are different keys of one server.
