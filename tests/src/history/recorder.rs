@@ -436,9 +436,11 @@ mod tests {
         invoke(&recorder, "one", &call).answer(&Err(Status::unavailable("gone")));
         drop(invoke(&recorder, "one", &call));
         let events = recorder.take();
-        let calls = events.iter().filter_map(|event| match &event.kind {
-            EventKind::Invoked(request) => Some((request.call, request.attempt)),
-            _ => None,
+        let calls = events.iter().filter_map(|event| {
+            let EventKind::Invoked(request) = &event.kind else {
+                return None;
+            };
+            Some((request.call, request.attempt))
         });
         let [first, second] = calls.collect::<Vec<_>>()[..] else {
             panic!("{events:?}");

@@ -167,7 +167,7 @@ pub struct LoadRecord {
     pub granted_twice: Vec<Period>,
     /// Number of renewals whose reply lacked a lock of the lease.
     pub missing_locks: usize,
-    /// What the clients sent and received.
+    /// History of what the clients sent and received.
     pub history: Vec<Event>,
 }
 
