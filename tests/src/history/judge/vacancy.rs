@@ -14,9 +14,12 @@ use crate::history::{Event, EventKind, Fault, ReleaseScope};
 /// Maximum time between the end of the last hold of a lock and the delivery to a live waiter: the
 /// next touch by its broker, and the messages.
 const GRANT_DELAY_US: u64 = 2_000_000;
-/// Maximum time after a fault, which can leave a waiter in the queue whose caller has gone: a
-/// hand-off to it lapses after 3 s of the store, whose clock may be slower by a fifth.
-const GRANT_DELAY_AFTER_FAULT_US: u64 = 3_600_000 + GRANT_DELAY_US;
+/// Time after which a hand-off to a waiter whose caller has gone lapses: 3 s of the store, whose
+/// clock may be slower by a fifth.
+const LAPSE_US: u64 = 3_600_000;
+/// Maximum time after a fault, which can leave a waiter in the queue whose caller has gone. A loss of
+/// data can bring back several.
+const GRANT_DELAY_AFTER_FAULT_US: u64 = LAPSE_US + GRANT_DELAY_US;
 /// Time for which such waiters can stay: the longest wait of a call, by a slow clock.
 const LEFT_WAITERS_US: u64 = 45_000_000;
 /// Time after which an attempt that was cancelled on a live stream holds nothing: the commands of
@@ -179,7 +182,9 @@ pub(super) fn check<'a>(index: &HistoryIndex<'a>, holds: HoldIntervals<'a>) -> V
         let vacancies = vacancies(intervals, wait);
         check.waits += usize::from(!vacancies.is_empty());
         for vacancy in vacancies {
-            let delay_us = grant_delay_us(&faults, vacancy.from_us);
+            let returned = returned_waiters(index, lock, vacancy.from_us);
+            let delay_us =
+                grant_delay_us(&faults, vacancy.from_us) + LAPSE_US * returned.saturating_sub(1);
             if vacancy.to_us - vacancy.from_us <= delay_us {
                 continue;
             }
@@ -256,6 +261,30 @@ fn fault_intervals(index: &HistoryIndex<'_>) -> impl Iterator<Item = Interval> {
             to_us,
         }
     })
+}
+
+/// Returns the number of waiters that a loss of data may have brought back, although their callers
+/// had gone, and whose wait has not passed at `at_us`.
+fn returned_waiters(index: &HistoryIndex<'_>, lock: &str, at_us: u64) -> u64 {
+    let losses = index.faults().iter();
+    let losses = losses.filter(|fault| *fault.fault == Fault::DataLoss && fault.from_us <= at_us);
+    let Some(lost_at_us) = losses.map(|fault| fault.from_us).max() else {
+        return 0;
+    };
+    let may_wait = |attempt: &&Attempt<'_>| {
+        let wait_us = attempt.request.wait_ms * 1_200;
+        attempt
+            .request
+            .locks
+            .iter()
+            .any(|requested| requested.lock == lock)
+            && attempt.invoked_at_us + wait_us > at_us
+            && index
+                .end_of(attempt)
+                .is_some_and(|(ended_at_us, _)| ended_at_us <= lost_at_us)
+    };
+    let returned = index.attempts().filter(may_wait).count();
+    u64::try_from(returned).expect("few")
 }
 
 /// Returns the maximum time until the grant of a lock that is free from `at_us` on.
@@ -347,6 +376,29 @@ mod tests {
             [Rule::HolderReplaced]
         );
         assert_eq!(released(2_000, 1_101 + GRANT_DELAY_MS), []);
+    }
+
+    #[test]
+    fn hand_offs_to_waiters_that_came_back_with_older_data_lapse_one_after_the_other() {
+        let granted_at = |at_ms, returned: u64| {
+            let mut history = TestHistory::default().invoke(0, 1).grant(1, 1, 5, 0);
+            for attempt in 10..10 + returned {
+                history = history.invoke_with(2, attempt, waits);
+            }
+            for attempt in 10..10 + returned {
+                history = history.reject(3, attempt);
+            }
+            let history = history
+                .fault([10, 20], Fault::DataLoss)
+                .invoke_with(30, 2, waits);
+            let history = dies(history.queue(31, 2));
+            history.grant(at_ms, 2, 6, at_ms).violated()
+        };
+        let due_ms = |lapses| 1_000 + EXPIRY_MS + (lapses * LAPSE_US + GRANT_DELAY_US) / 1_000;
+        assert_eq!(granted_at(due_ms(1), 1), []);
+        assert_eq!(granted_at(due_ms(1) + 1, 1), [Rule::HolderReplaced]);
+        assert_eq!(granted_at(due_ms(3), 3), []);
+        assert_eq!(granted_at(due_ms(3) + 1, 3), [Rule::HolderReplaced]);
     }
 
     #[test]
