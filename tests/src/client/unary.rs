@@ -236,7 +236,7 @@ impl Client {
         let request = self.acquire_request(call);
         let recorded = self.record_acquire(at, request.target.as_slice(), call, None);
         let mut locks = self.locks(at);
-        let reply = async { Ok(locks.acquire(request).await?.into_inner().lease) };
+        let reply = Box::pin(async { Ok(locks.acquire(request).await?.into_inner().lease) });
         receive_lease(recorded, reply).await
     }
 
@@ -254,7 +254,7 @@ impl Client {
             ttl: None,
         };
         let mut locks = self.locks(at);
-        let reply = async { Ok(locks.renew(request).await?.into_inner().lease) };
+        let reply = Box::pin(async { Ok(locks.renew(request).await?.into_inner().lease) });
         let mut renewed = receive_lease(None, reply).await;
         if let Ok(HeldLease { lease, .. }) = &mut renewed
             && lease.lease_token.is_empty()

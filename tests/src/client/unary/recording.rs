@@ -1,6 +1,6 @@
 //! Recording of what a client sends and receives in a history.
 
-use std::sync::Arc;
+use std::{pin::Pin, sync::Arc};
 
 use leasehold_proto::v1::{Lease, LockTarget, ReleaseRequest, ReleaseResponse};
 use tonic::Status;
@@ -53,7 +53,8 @@ impl Client {
             let lock = request.lock.as_ref().map(|lock| lock.name.as_str());
             recorder.invoke_release(&self.name, &lease_id, lock)
         });
-        let result = self.locks(at).release(request).await;
+        let mut locks = self.locks(at);
+        let result = Box::pin(locks.release(request)).await;
         if let (Some(recorder), Some(release)) = (&self.recorder, release) {
             recorder.answer_release(&self.name, &lease_id, release, &result);
         }
@@ -64,7 +65,7 @@ impl Client {
 /// Waits for the reply to a call that was just sent, and returns its lease.
 pub(super) async fn receive_lease(
     recorded: Option<RecordedAttempt>,
-    reply: impl Future<Output = Result<Option<Lease>, Status>>,
+    reply: Pin<Box<impl Future<Output = Result<Option<Lease>, Status>>>>,
 ) -> Result<HeldLease, Status> {
     let sent_at = boottime();
     let lease = reply.await;

@@ -71,7 +71,7 @@ impl Client {
     ) -> Result<HeldLease, Status> {
         let recorded = self.record_acquire(at, &request.targets, call, None);
         let mut locks = self.locks(at);
-        let reply = async { Ok(locks.acquire_all(request).await?.into_inner().lease) };
+        let reply = Box::pin(async { Ok(locks.acquire_all(request).await?.into_inner().lease) });
         receive_lease(recorded, reply).await
     }
 
@@ -134,7 +134,7 @@ impl Client {
         };
         let recorded = self.record_acquire(at, request.target.as_slice(), call, Some(lease));
         let mut locks = self.locks(at);
-        let reply = async { Ok(locks.acquire(request).await?.into_inner().lease) };
+        let reply = Box::pin(async { Ok(locks.acquire(request).await?.into_inner().lease) });
         receive_lease(recorded, reply).await
     }
 
