@@ -55,6 +55,16 @@ pub trait Store: Send + Sync + 'static {
         via: ExpectedAttachment,
     ) -> Result<Renewed, StoreError>;
 
+    /// Extends a lease like [`Store::renew`], for a client that has received it. No cancel frees the
+    /// lease from then on. Only the nodes of a RedLock store need that: a node may not know the
+    /// attempt by which the client received the lease.
+    async fn renew_for_client(
+        &self,
+        lease: &LeaseRef,
+        ttl: Option<Ttl>,
+        via: ExpectedAttachment,
+    ) -> Result<Renewed, StoreError>;
+
     /// Attaches the lease to a stream of this broker, without extending the lease. The stream to
     /// which the lease was attached before receives [`Event::Moved`].
     async fn attach(&self, lease: &LeaseRef, to: Attachment) -> Result<Attached, StoreError>;

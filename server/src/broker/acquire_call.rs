@@ -152,7 +152,7 @@ impl AcquireTask {
         if self.call.wait_ms > 0 {
             // Fail early if the lease has ended already, rather than after a long wait.
             self.broker
-                .renew(self.existing_locks(), None, self.expected_attachment())
+                .renew_undelivered(self.existing_locks(), self.expected_attachment())
                 .await?;
         }
         let mut targets: Vec<_> = self.call.targets.iter().collect();
@@ -215,7 +215,7 @@ impl AcquireTask {
             }
             match self
                 .broker
-                .renew(&leases, None, self.expected_attachment())
+                .renew_undelivered(&leases, self.expected_attachment())
                 .await
             {
                 Err(failure) if !failure.error.is_indeterminate() => return failure,
@@ -240,7 +240,7 @@ impl AcquireTask {
         let others: Vec<_> = others.collect();
         let mut locks = self
             .broker
-            .renew(&others, None, self.expected_attachment())
+            .renew_undelivered(&others, self.expected_attachment())
             .await?;
         // A lock that this call acquired can have been released only if an earlier attempt of the
         // call was answered.

@@ -30,10 +30,30 @@ impl Broker {
         ttl: Option<Ttl>,
         expected_attachment: ExpectedAttachment,
     ) -> Result<Vec<HeldLock>, LockFailure> {
-        let locks = renewed(
-            lease,
-            self.renew_each(lease, ttl, expected_attachment).await,
-        )?;
+        let renewals = self.renew_each(lease, ttl, expected_attachment).await;
+        self.record_renewals(lease, expected_attachment, renewals)
+    }
+
+    /// Extends locks of a lease that its client may not have received yet.
+    pub(super) async fn renew_undelivered(
+        &self,
+        lease: &[LeaseRef],
+        expected_attachment: ExpectedAttachment,
+    ) -> Result<Vec<HeldLock>, LockFailure> {
+        let renewals = lease
+            .iter()
+            .map(|held| self.store.renew(held, None, expected_attachment));
+        let renewals = join_all(renewals).await;
+        self.record_renewals(lease, expected_attachment, renewals)
+    }
+
+    fn record_renewals(
+        &self,
+        lease: &[LeaseRef],
+        expected_attachment: ExpectedAttachment,
+        renewals: Vec<Result<Renewed, StoreError>>,
+    ) -> Result<Vec<HeldLock>, LockFailure> {
+        let locks = renewed(lease, renewals)?;
         if let (ExpectedAttachment::Any, Some(first)) = (expected_attachment, lease.first()) {
             let ttl_ms = locks.iter().map(|held| held.grant.ttl.as_millis()).min();
             self.quotas
@@ -69,7 +89,7 @@ impl Broker {
     ) -> Vec<Result<Renewed, StoreError>> {
         let renewals = lease
             .iter()
-            .map(|held| self.store.renew(held, ttl, expected_attachment));
+            .map(|held| self.store.renew_for_client(held, ttl, expected_attachment));
         join_all(renewals).await
     }
 

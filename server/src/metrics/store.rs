@@ -178,6 +178,16 @@ impl Store for InstrumentedStore {
             .await
     }
 
+    async fn renew_for_client(
+        &self,
+        lease: &LeaseRef,
+        ttl: Option<Ttl>,
+        via: ExpectedAttachment,
+    ) -> Result<Renewed, StoreError> {
+        self.time(1, self.store.renew_for_client(lease, ttl, via))
+            .await
+    }
+
     async fn attach(
         &self,
         lease: &LeaseRef,

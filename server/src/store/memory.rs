@@ -268,6 +268,15 @@ impl Store for MemoryStore {
         })
     }
 
+    async fn renew_for_client(
+        &self,
+        lease: &LeaseRef,
+        ttl: Option<Ttl>,
+        via: ExpectedAttachment,
+    ) -> Result<Renewed, StoreError> {
+        self.renew(lease, ttl, via).await
+    }
+
     async fn attach(&self, lease: &LeaseRef, to: Attachment) -> Result<Attached, StoreError> {
         self.run(&lease.lock, |record, context| {
             record.attach(context, lease, to)

@@ -305,6 +305,15 @@ impl Store for RedisStore {
         Ok(renewed)
     }
 
+    async fn renew_for_client(
+        &self,
+        lease: &LeaseRef,
+        ttl: Option<Ttl>,
+        via: ExpectedAttachment,
+    ) -> Result<Renewed, StoreError> {
+        self.renew(lease, ttl, via).await
+    }
+
     async fn attach(&self, lease: &LeaseRef, to: Attachment) -> Result<Attached, StoreError> {
         let command = |preamble: &Preamble<'_>| preamble.attach(lease, to);
         self.run(&lease.lock, Verb::Attach, command, reply::attached)

@@ -206,21 +206,20 @@ impl Store for RedlockStore {
         let call = QuorumCall::new(Verb::Renew, decode::renewed, move |preamble| {
             preamble.renew(&requested, ttl, via)
         });
-        let (read, ends) = (merge::extended, merge::knows_lease_ended_on_renew);
-        let result = self
-            .0
-            .nodes
-            .ask_quorum_about_liveness(&call, read, ends)
-            .await?;
-        Ok(match merge::renewed(result) {
-            Renewed::Extended(grant) => Renewed::Extended(self.with_queue(&lease.lock, grant)),
-            rejection @ (Renewed::Elsewhere
-            | Renewed::MaxHold
-            | Renewed::Revoked { .. }
-            | Renewed::Expired
-            | Renewed::Released
-            | Renewed::NotFound) => rejection,
-        })
+        self.renew_on_quorum(lease, &call).await
+    }
+
+    async fn renew_for_client(
+        &self,
+        lease: &LeaseRef,
+        ttl: Option<Ttl>,
+        via: ExpectedAttachment,
+    ) -> Result<Renewed, StoreError> {
+        let requested = lease.clone();
+        let call = QuorumCall::new(Verb::Renew, decode::renewed, move |preamble| {
+            preamble.renew(&requested, ttl, via).for_client()
+        });
+        self.renew_on_quorum(lease, &call).await
     }
 
     async fn attach(&self, lease: &LeaseRef, to: Attachment) -> Result<Attached, StoreError> {
@@ -405,6 +404,25 @@ impl Store for RedlockStore {
 }
 
 impl RedlockStore {
+    async fn renew_on_quorum(
+        &self,
+        lease: &LeaseRef,
+        call: &QuorumCall<Renewed>,
+    ) -> Result<Renewed, StoreError> {
+        let (read, ends) = (merge::extended, merge::knows_lease_ended_on_renew);
+        let nodes = &self.0.nodes;
+        let result = nodes.ask_quorum_about_liveness(call, read, ends).await?;
+        Ok(match merge::renewed(result) {
+            Renewed::Extended(grant) => Renewed::Extended(self.with_queue(&lease.lock, grant)),
+            rejection @ (Renewed::Elsewhere
+            | Renewed::MaxHold
+            | Renewed::Revoked { .. }
+            | Renewed::Expired
+            | Renewed::Released
+            | Renewed::NotFound) => rejection,
+        })
+    }
+
     /// Sets the queue length of a grant. Queues are local to the broker, so nodes do not return a
     /// length.
     fn with_queue(&self, lock: &LockKey, grant: Grant) -> Grant {

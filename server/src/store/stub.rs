@@ -155,6 +155,15 @@ impl Store for StubStore {
         self.never_reply().await
     }
 
+    async fn renew_for_client(
+        &self,
+        lease: &LeaseRef,
+        ttl: Option<Ttl>,
+        via: ExpectedAttachment,
+    ) -> Result<Renewed, StoreError> {
+        self.renew(lease, ttl, via).await
+    }
+
     async fn attach(&self, _: &LeaseRef, _: Attachment) -> Result<Attached, StoreError> {
         self.never_reply().await
     }

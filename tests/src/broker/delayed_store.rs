@@ -78,6 +78,15 @@ impl Store for DelayedStore {
         self.store.renew(lease, ttl, via).await
     }
 
+    async fn renew_for_client(
+        &self,
+        lease: &LeaseRef,
+        ttl: Option<Ttl>,
+        via: ExpectedAttachment,
+    ) -> Result<Renewed, StoreError> {
+        self.store.renew_for_client(lease, ttl, via).await
+    }
+
     async fn attach(&self, lease: &LeaseRef, to: Attachment) -> Result<Attached, StoreError> {
         self.store.attach(lease, to).await
     }

@@ -249,6 +249,9 @@ impl Generator {
                 let ttl = self.rng.gen_bool(0.3).then(|| Ttl::from_stored(*ttl_ms));
                 match self.streams && self.rng.gen_bool(0.3) {
                     true => StoreCommand::Attach(self.lease(), self.attachment()),
+                    false if self.votes && self.rng.gen_bool(0.5) => {
+                        StoreCommand::RenewForClient(self.lease(), ttl, self.via())
+                    }
                     false => StoreCommand::Renew(self.lease(), ttl, self.via()),
                 }
             }

@@ -223,9 +223,10 @@ impl OutcomeCounts {
                 acquire.request.to_string()
             }
             StoreCommand::Cancel(request, _) => request.to_string(),
-            StoreCommand::Release(..) | StoreCommand::Renew(..) | StoreCommand::Touch(_) => {
-                String::new()
-            }
+            StoreCommand::Release(..)
+            | StoreCommand::Renew(..)
+            | StoreCommand::RenewForClient(..)
+            | StoreCommand::Touch(_) => String::new(),
             StoreCommand::Attach(..) | StoreCommand::Revoke(_) => String::new(),
             StoreCommand::SetLimit(_) | StoreCommand::Get | StoreCommand::Check(_) => String::new(),
         };
@@ -311,7 +312,8 @@ impl OutcomeCounts {
     }
 
     fn count_renewed(&mut self, watch: &mut SequenceState, step: &Step, renewed: &Renewed) {
-        let StoreCommand::Renew(lease, ..) = &step.verb else {
+        let (StoreCommand::Renew(lease, ..) | StoreCommand::RenewForClient(lease, ..)) = &step.verb
+        else {
             return;
         };
         let claims = watch.is_provisional(lease.fencing_token);
@@ -367,7 +369,10 @@ impl SequenceState {
     fn assert_no_grants(&self, step: &Step, answer: &StoreReply) {
         let is_granted = match (answer, &step.verb) {
             (StoreReply::Acquire(Ok(done)), _) => matches!(done.reply, Acquired::Granted(_)),
-            (StoreReply::Renew(Ok(done)), StoreCommand::Renew(lease, ..)) => {
+            (
+                StoreReply::Renew(Ok(done)),
+                StoreCommand::Renew(lease, ..) | StoreCommand::RenewForClient(lease, ..),
+            ) => {
                 matches!(done.reply, Renewed::Extended(_))
                     && self.is_provisional(lease.fencing_token)
             }

@@ -221,6 +221,10 @@ impl ScriptRunner {
             StoreCommand::Renew(lease, ttl, via) => {
                 (scripts::Verb::Renew, preamble.renew(lease, *ttl, *via))
             }
+            StoreCommand::RenewForClient(lease, ttl, via) => {
+                let renew = preamble.renew(lease, *ttl, *via).for_client();
+                (scripts::Verb::Renew, renew)
+            }
             StoreCommand::Attach(lease, to) => (scripts::Verb::Attach, preamble.attach(lease, *to)),
             StoreCommand::Release(lease, what, via) => {
                 (scripts::Verb::Release, preamble.release(lease, *what, *via))
@@ -312,7 +316,9 @@ pub fn decode_single_reply(me: BrokerId, command: &StoreCommand, reply: Value) -
             into_step_result(decode::acquired(reply, me), StoreReply::Acquire)
         }
         StoreCommand::Vote(..) => into_step_result(decode::voted(reply, me), StoreReply::Vote),
-        StoreCommand::Renew(..) => into_step_result(decode::renewed(reply, me), StoreReply::Renew),
+        StoreCommand::Renew(..) | StoreCommand::RenewForClient(..) => {
+            into_step_result(decode::renewed(reply, me), StoreReply::Renew)
+        }
         StoreCommand::Attach(..) => {
             into_step_result(decode::attached(reply, me), StoreReply::Attach)
         }

@@ -71,6 +71,8 @@ pub enum StoreCommand {
     /// An acquire at a node of a RedLock store.
     Vote(Box<AcquireCommand>, Vote),
     Renew(LeaseRef, Option<Ttl>, ExpectedAttachment),
+    /// A renewal by the client at a node of a RedLock store.
+    RenewForClient(LeaseRef, Option<Ttl>, ExpectedAttachment),
     Attach(LeaseRef, Attachment),
     Release(LeaseRef, ReleaseScope, ExpectedAttachment),
     Cancel(RequestHash, AttemptId),
@@ -114,6 +116,10 @@ impl StoreCommand {
             }
             StoreCommand::Renew(lease, ttl, via) => {
                 let renewed = record.renew(context, lease, *ttl, *via);
+                StoreReply::Renew(renewed.map(Outcome::reply_only))
+            }
+            StoreCommand::RenewForClient(lease, ttl, via) => {
+                let renewed = record.renew_for_client(context, lease, *ttl, *via);
                 StoreReply::Renew(renewed.map(Outcome::reply_only))
             }
             StoreCommand::Attach(lease, to) => {

@@ -112,7 +112,9 @@ impl World {
             StoreCommand::Acquire(acquire) | StoreCommand::Vote(acquire, _) => {
                 Some(acquire.lease_id)
             }
-            StoreCommand::Renew(lease, ..) | StoreCommand::Attach(lease, _) => Some(lease.lease_id),
+            StoreCommand::Renew(lease, ..)
+            | StoreCommand::RenewForClient(lease, ..)
+            | StoreCommand::Attach(lease, _) => Some(lease.lease_id),
             StoreCommand::Release(..)
             | StoreCommand::Cancel(..)
             | StoreCommand::Touch(_)
@@ -682,7 +684,10 @@ fn limit_of(mode: Mode) -> u32 {
 
 /// Returns the lease that a command renews or attaches.
 fn renewed_lease(command: &StoreCommand) -> Option<LeaseId> {
-    if let StoreCommand::Renew(lease, ..) | StoreCommand::Attach(lease, _) = command {
+    if let StoreCommand::Renew(lease, ..)
+    | StoreCommand::RenewForClient(lease, ..)
+    | StoreCommand::Attach(lease, _) = command
+    {
         return Some(lease.lease_id);
     }
     None

@@ -332,6 +332,15 @@ impl Store for FaultyStore {
         self.send(true, command).await
     }
 
+    async fn renew_for_client(
+        &self,
+        lease: &LeaseRef,
+        ttl: Option<Ttl>,
+        via: ExpectedAttachment,
+    ) -> Result<Renewed, StoreError> {
+        self.renew(lease, ttl, via).await
+    }
+
     async fn attach(&self, lease: &LeaseRef, to: Attachment) -> Result<Attached, StoreError> {
         let command = command!(store, [lease, to], store.attach(&lease, to));
         self.send(true, command).await

@@ -143,6 +143,18 @@ impl Store for SkewedStore {
             .await
     }
 
+    async fn renew_for_client(
+        &self,
+        lease: &LeaseRef,
+        ttl: Option<Ttl>,
+        via: ExpectedAttachment,
+    ) -> Result<Renewed, StoreError> {
+        self.store_with_skew(&lease.lock)
+            .await
+            .renew_for_client(lease, ttl, via)
+            .await
+    }
+
     async fn attach(&self, lease: &LeaseRef, to: Attachment) -> Result<Attached, StoreError> {
         self.store_with_skew(&lease.lock)
             .await

@@ -2,6 +2,7 @@
 
 mod loads {
     mod exhaustive;
+    mod hedge;
     mod random;
     mod scripts;
 }

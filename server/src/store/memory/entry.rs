@@ -17,8 +17,9 @@ pub(super) struct Entry {
 pub(super) struct Attempts {
     /// Listed attempts, the newest last; at most `attempts_max` of the context.
     listed: Vec<Attempt>,
-    /// Broker of the first attempt of a holder that was removed from the full list. The reply to
-    /// that attempt may have been delivered, so a cancel no longer frees the lock.
+    /// Broker of the first attempt of a holder that was removed from the full list, or of the first
+    /// renewal by a client. The reply to an attempt that is not listed may have been delivered, so a
+    /// cancel no longer frees the lock.
     unlisted: Option<BrokerId>,
 }
 
@@ -70,6 +71,11 @@ impl Attempts {
             self.unlisted.get_or_insert(oldest.broker);
         }
         self.listed.push(Attempt { id, broker });
+    }
+
+    /// Records that the client has received the lease, perhaps by an attempt that is not listed.
+    pub(super) fn add_unlisted(&mut self, broker: BrokerId) {
+        self.unlisted.get_or_insert(broker);
     }
 
     /// Adds an attempt as the newest of a waiter, unless it is listed already. Attempts of brokers

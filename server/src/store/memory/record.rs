@@ -198,6 +198,24 @@ impl Record {
         })
     }
 
+    /// Renews a lease for a client that has received it, at a node of a RedLock store. See
+    /// [`Store::renew_for_client`](crate::store::Store::renew_for_client).
+    pub fn renew_for_client(
+        &mut self,
+        context: &Context,
+        lease: &LeaseRef,
+        ttl: Option<Ttl>,
+        via: ExpectedAttachment,
+    ) -> Result<Renewed, Rejected> {
+        let renewed = self.renew(context, lease, ttl, via)?;
+        if let (Renewed::Extended(_), Some(held)) =
+            (&renewed, self.holders.by_lease_mut(lease.lease_id))
+        {
+            held.entries[0].attempts.add_unlisted(context.broker);
+        }
+        Ok(renewed)
+    }
+
     /// See [`Store::release`](crate::store::Store::release).
     pub fn release(
         &mut self,

@@ -108,6 +108,7 @@ const ACQUIRE: &str = granting!(
     "",
     "acquire",
     [
+        "unlisted",
         "attempts",
         "holders_info",
         "tombstones",
@@ -125,7 +126,14 @@ const RENEW: &str = text!(
     " flags=allow-oom",
     "renew",
     ["publish"],
-    ["grant", "ended_leases", "expire", "era_check", "stream"]
+    [
+        "grant",
+        "ended_leases",
+        "expire",
+        "era_check",
+        "stream",
+        "unlisted"
+    ]
 );
 const ATTACH: &str = text!(
     " flags=allow-oom",
@@ -141,9 +149,15 @@ const RELEASE: &str = granting!(
 const CANCEL: &str = granting!(
     " flags=allow-oom",
     "cancel",
-    ["attempts", "tombstones", "entries", "release_subscribers"]
+    [
+        "unlisted",
+        "attempts",
+        "tombstones",
+        "entries",
+        "release_subscribers"
+    ]
 );
-const TOUCH: &str = granting!(" flags=allow-oom", "touch", ["attempts"]);
+const TOUCH: &str = granting!(" flags=allow-oom", "touch", ["unlisted", "attempts"]);
 const SET_LIMIT: &str = granting!("", "set_limit", []);
 const REVOKE: &str = granting!(" flags=allow-oom", "revoke", ["release_subscribers"]);
 const GET: &str = text!(" flags=no-writes", "get", [], ["holders_info"]);

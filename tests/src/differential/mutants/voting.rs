@@ -2,7 +2,12 @@
 
 use super::{Mutant, mutant};
 
-pub const MUTANTS_OF_VOTING: [Mutant; 9] = [
+pub const MUTANTS_OF_VOTING: [Mutant; 10] = [
+    mutant(
+        "a renewal by the client is not recorded",
+        "if is_delivered == '1' then add_unlisted_attempt(h) end",
+        "",
+    ),
     mutant(
         "a node grants its newest token again",
         "return proposed <= last_token or",

@@ -89,7 +89,7 @@ impl RedlockWorld {
         let expected = expected_attachment(operation.stream, process);
         let replies = match operation.kind {
             OperationKind::Renew { .. } => {
-                let command = StoreCommand::Renew(lease, None, expected);
+                let command = StoreCommand::RenewForClient(lease, None, expected);
                 OperationReplies::Renew(self.send_to_nodes(broker, key, &command))
             }
             OperationKind::Release(scope) => {

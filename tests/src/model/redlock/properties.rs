@@ -18,19 +18,11 @@ use crate::{
     },
 };
 
-/// Upper bound of the acquisitions for one attempt in a history.
-const TRIES_MAX: u8 = 100;
-
 /// Facts about the history of a world that its state does not contain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Observations {
     /// Calls by the leases that they would create.
     calls: BTreeMap<LeaseId, CallKey>,
-    /// Tasks of the RPCs by which clients received a grant.
-    delivered_by: BTreeSet<TaskKey>,
-    /// Leases of which a node lost its copy by the rollback of an attempt that was not delivered,
-    /// while another one was. `docs/verification.md` lists this as a fault that is known.
-    rolled_back: BTreeSet<CallKey>,
     /// Lease of each token that a client has received.
     delivered: BTreeMap<u64, CallKey>,
     /// Newest token that a client had received when a call began.
@@ -113,7 +105,6 @@ impl RedlockWorld {
     pub(super) fn check_delivered(
         &mut self,
         call: CallKey,
-        task: TaskKey,
         locks: &[GrantedLock],
     ) -> Result<(), String> {
         let known = &self.clients[usize::from(call.client)].calls[&call.number];
@@ -121,7 +112,6 @@ impl RedlockWorld {
             return Ok(());
         }
         self.observations.count("delivered");
-        self.observations.delivered_by.insert(task);
         let lease = known.arguments.under.unwrap_or(call);
         for granted in locks {
             let token = granted.token;
@@ -161,7 +151,6 @@ impl RedlockWorld {
             .any(|presented| presented.token == held.token);
         let entered = held.entries.values().map(|entry| entry.era).min();
         let may_be_lost = self.now_us >= held.trusted_until_us
-            || self.observations.rolled_back.contains(&lease)
             || held.era < self.restarts
             || entered.is_some_and(|era| era < self.restarts)
             // Released locks are presented for a while.
@@ -173,34 +162,6 @@ impl RedlockWorld {
         Err(format!(
             "a client is notified that its lease {lease} is lost ({failure:?}) without a cause"
         ))
-    }
-
-    /// Returns the lease whose copy at the node has the token that its client knows, if the command
-    /// cancels an attempt by which the client did not receive the grant.
-    pub(super) fn trusted_copy(&self, node: u8, command: &StoreCommand) -> Option<CallKey> {
-        let StoreCommand::Cancel(request, cancelled) = command else {
-            return None;
-        };
-        let mut calls = self.observations.calls.values();
-        let call = *calls.find(|call| call.request() == *request)?;
-        let lease = self.lease_of(AttemptKey { call, number: 0 });
-        let leases = &self.clients[usize::from(lease.client)].leases;
-        let held = leases.get(&lease)?.locks.get(&LOCK)?;
-        let is_of = |task: &TaskKey| {
-            matches!(task, TaskKey::Acquire(attempt) if attempt.call == call
-                && (attempt.id() == *cancelled
-                    || (1..=TRIES_MAX).any(|number| attempt.try_id(number) == *cancelled)))
-        };
-        let is_copy = self.token_at(usize::from(node), lease) == Some(held.token);
-        (is_copy && !self.observations.delivered_by.iter().any(is_of)).then_some(lease)
-    }
-
-    /// Observes that a node may have lost its copy of a lease by such a cancellation.
-    pub(super) fn observe_rollback(&mut self, node: u8, lease: CallKey) {
-        if self.token_at(usize::from(node), lease).is_none() {
-            self.observations.count("copy rolled back");
-            self.observations.rolled_back.insert(lease);
-        }
     }
 
     /// Lets time pass, and checks that leases without a client end in time.
@@ -240,9 +201,7 @@ impl RedlockWorld {
         let leases = self.clients.iter().flat_map(|client| &client.leases);
         leases.filter_map(|(key, lease)| {
             let held = lease.locks.get(&LOCK)?;
-            let is_trusted =
-                self.now_us < held.trusted_until_us && !self.observations.rolled_back.contains(key);
-            is_trusted.then_some((*key, held))
+            (self.now_us < held.trusted_until_us).then_some((*key, held))
         })
     }
 
@@ -342,7 +301,9 @@ impl RedlockWorld {
 fn renewed_lease(command: &StoreCommand) -> Option<LeaseId> {
     match command {
         StoreCommand::Acquire(acquire) | StoreCommand::Vote(acquire, _) => Some(acquire.lease_id),
-        StoreCommand::Renew(lease, ..) | StoreCommand::Attach(lease, _) => Some(lease.lease_id),
+        StoreCommand::Renew(lease, ..)
+        | StoreCommand::RenewForClient(lease, ..)
+        | StoreCommand::Attach(lease, _) => Some(lease.lease_id),
         StoreCommand::Release(..)
         | StoreCommand::Cancel(..)
         | StoreCommand::Touch(_)

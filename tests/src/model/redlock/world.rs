@@ -221,15 +221,11 @@ impl RedlockWorld {
                 era,
                 mut step,
             } => {
-                let copy = self.trusted_copy(node, &step.command);
                 let target = &mut self.nodes[usize::from(node)];
                 step.now_us = target.clock_us(self.now_us);
                 self.observations.observe_command(node, &step.command);
                 let (reply, _) = target.store.execute(*step, LOW_BOUNDS);
                 self.observations.count_reply(&reply);
-                if let Some(copy) = copy {
-                    self.observe_rollback(node, copy);
-                }
                 let reply = Body::Reply {
                     process,
                     node,
@@ -259,7 +255,7 @@ impl RedlockWorld {
                     self.on_answer(broker, command, Some(&answer));
                 }
             }
-            Body::ToClient(reply) => self.on_client_reply(message.task, &reply)?,
+            Body::ToClient(reply) => self.on_client_reply(&reply)?,
         }
         Ok(())
     }
@@ -276,7 +272,7 @@ impl RedlockWorld {
         }
     }
 
-    fn on_client_reply(&mut self, task: TaskKey, reply: &ClientReply) -> Result<(), String> {
+    fn on_client_reply(&mut self, reply: &ClientReply) -> Result<(), String> {
         match reply {
             ClientReply::Granted {
                 call,
@@ -284,7 +280,7 @@ impl RedlockWorld {
                 sent_us,
                 locks,
             } => {
-                self.check_delivered(*call, task, locks)?;
+                self.check_delivered(*call, locks)?;
                 let client = self.client(call.client);
                 client.on_granted(*call, *stream, *sent_us, locks);
             }

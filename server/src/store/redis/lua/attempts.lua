@@ -1,8 +1,4 @@
 -- Effects of a call on the record: its attempts, its queue position, and the touch of its broker.
--- Placeholder for attempts that the full list of a holder had no room for. Their replies may have
--- been delivered. No cancel can name the placeholder, so cancels can no longer free the lock.
-local UNLISTED = '0000000000000'
-
 local function append_own_attempt(attempts, attempt)
   return (attempts == '' and '' or attempts .. ',') .. attempt .. '@' .. broker_id
 end

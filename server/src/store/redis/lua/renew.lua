@@ -1,8 +1,9 @@
 -- Renew: extends a lease, and claims a provisional hand-off. Never creates a lock and never
 -- shortens an expiry.
 --
--- ttl_ms: '' keeps the current ttl
-local function verb(lease, token, ttl_ms, via)
+-- ttl_ms: '' keeps the current ttl. is_delivered: '1' if the client has received the lease, '' if
+-- that is not known
+local function verb(lease, token, ttl_ms, via, is_delivered)
   if now > not_after then return { 'LATE', now } end
   local l, was_released, was_expired = load('l:' .. lease, 'z:' .. lease, 'e:' .. lease)
   known['l:' .. lease] = l
@@ -14,6 +15,7 @@ local function verb(lease, token, ttl_ms, via)
       if next(changed) then save() end
       return { 'ELSEWHERE', now, more, hand_offs }
     end
+    if is_delivered == '1' then add_unlisted_attempt(h) end
     local extended = extend(h, ttl_ms ~= '' and ttl_ms)
     if extended or next(changed) then save() end
     if not extended then

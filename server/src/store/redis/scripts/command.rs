@@ -80,7 +80,13 @@ impl Preamble<'_> {
         let lease_id = encode_text(lease.lease_id.as_str());
         self.command(
             &lease.lock,
-            [lease_id, token, ttl, encode_expected_attachment(via)],
+            [
+                lease_id,
+                token,
+                ttl,
+                encode_expected_attachment(via),
+                encode_text(""),
+            ],
         )
     }
 
@@ -221,7 +227,17 @@ impl Command {
     /// Makes a release, cancel or revocation also notify the brokers that subscribed to the release
     /// of the lock.
     #[must_use]
-    pub fn with_release_notification(mut self) -> Self {
+    pub fn with_release_notification(self) -> Self {
+        self.with_last_argument_set()
+    }
+
+    /// Makes a renewal keep the lease from all cancels, because its client has received it.
+    #[must_use]
+    pub fn for_client(self) -> Self {
+        self.with_last_argument_set()
+    }
+
+    fn with_last_argument_set(mut self) -> Self {
         self.args.pop();
         self.args.push(encode_number(1));
         self
