@@ -1,8 +1,8 @@
 //! A model of clients, of brokers with a RedLock store, and of its nodes, each of which has a clock,
 //! an era and the record of one lock.
 //!
-//! Every command to a node and every reply of a node is a message of its own, which the adversary
-//! loses, delays, repeats and reorders.
+//! Each command to a node and each reply is one message, which the adversary loses, delays, repeats
+//! and reorders.
 
 pub mod action;
 pub mod broker;

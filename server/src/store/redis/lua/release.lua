@@ -28,11 +28,11 @@ local function verb(lease, token, what, via, notify)
   elseif h and h.token == token then
     tag = 'NOW'
     local e = what ~= '' and entry_of(h, what)
-    -- after a loss of data the holder may rely on an entry that is not recorded
     if what ~= '' then add_tombstone(what) end
     if what ~= '' and not e then
       tag, left = 'RELEASED', hold_count(h)
     elseif e and h.entries ~= '' then
+      -- after a loss of data the holder may rely on an entry that is not recorded
       remove_entry(h, e, has_lost_data_since(h.since))
       left = hold_count(h)
     else
