@@ -57,6 +57,24 @@ pub async fn t21_a_repeated_release_of_an_entry_counts_once(store_fixture: &Stor
     store_fixture.expect_renewed(0, &lease).await;
 }
 
+/// A call of the lease enters the lock while the holder releases the entry that it knows of.
+pub async fn a_lock_whose_last_entry_is_rolled_back_after_a_release_is_reported_as_released(
+    store_fixture: &StoreFixture,
+) {
+    let call = store_fixture.call();
+    let lease = store_fixture.expect_granted(0, &call).await;
+    let entry = store_fixture.reentry_call(&lease);
+    store_fixture.expect_reentered(0, &entry).await;
+    let left = store_fixture.release_entry(0, &lease, &call).await;
+    assert_eq!(left, Released::Now { hold_count: 1 });
+    assert_eq!(store_fixture.cancel(0, &entry).await, Cancelled::Freed);
+    assert_eq!(store_fixture.renew(0, &lease).await, Renewed::Released);
+    let already = Released::Already { hold_count: 0 };
+    assert_eq!(store_fixture.release(0, &lease).await, already);
+    store_fixture.acquire_long(0).await;
+    assert_eq!(store_fixture.renew(0, &lease).await, Renewed::Released);
+}
+
 pub async fn the_lock_is_free_when_the_last_entry_has_left_in_any_order(
     store_fixture: &StoreFixture,
 ) {

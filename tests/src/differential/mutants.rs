@@ -17,7 +17,7 @@ const fn mutant(name: &'static str, right: &'static str, wrong: &'static str) ->
     Mutant { name, right, wrong }
 }
 
-pub const MUTANTS: [Mutant; 97] = [
+pub const MUTANTS: [Mutant; 98] = [
     mutant(
         "a release does not compare the lease",
         "local h = unexpired(holder_of(lease))\n  if h and h.token == token and is_on_other_stream",
@@ -335,8 +335,13 @@ pub const MUTANTS: [Mutant; 97] = [
     ),
     mutant(
         "a part is remembered like the whole",
-        "if is_part then record_partial_release",
-        "if false then record_partial_release",
+        "if is_part and (e or what == '') then",
+        "if false then",
+    ),
+    mutant(
+        "a release is forgotten while other entries are left",
+        "if is_part and (e or what == '') then",
+        "if is_part and (not e and what == '' or e and h.entries == '') then",
     ),
     mutant(
         "a queued call does not enter what its lease holds",

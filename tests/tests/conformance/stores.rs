@@ -84,6 +84,7 @@ on_every_store! {
         a_lease_enters_its_lock_again_with_the_same_token
         t21_a_repeated_entry_counts_once
         t21_a_repeated_release_of_an_entry_counts_once
+        a_lock_whose_last_entry_is_rolled_back_after_a_release_is_reported_as_released
         the_lock_is_free_when_the_last_entry_has_left_in_any_order
         a_release_of_the_lease_ends_every_entry
         an_entry_needs_the_token_of_the_hold

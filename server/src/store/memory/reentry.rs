@@ -132,17 +132,15 @@ impl Record {
             }
         }
         let hold_count = self.hold_count(lease);
-        match release {
-            _ if hold_count > 0 => {}
-            ReleaseScope::All => self.record_released(lease.lease_id, context),
-            ReleaseScope::Lock | ReleaseScope::Entry(_) => {
-                self.record_partial_release(lease.lease_id, now, until_ms);
-                // A lock that was added to a lease may be added to the lease again.
-                if !added {
-                    self.record_released(lease.lease_id, context);
-                }
-            }
-            ReleaseScope::ExpireNow => {}
+        let is_partial = matches!(release, ReleaseScope::Lock | ReleaseScope::Entry(_));
+        if is_partial {
+            // Also if entries are left: the holder may not know of them, and they may be rolled back.
+            self.record_partial_release(lease.lease_id, now, until_ms);
+        }
+        // A lock that was added to a lease may be added to the lease again.
+        let may_be_added_again = is_partial && added;
+        if hold_count == 0 && !may_be_added_again && release != ReleaseScope::ExpireNow {
+            self.record_released(lease.lease_id, context);
         }
         Released::Now { hold_count }
     }

@@ -1,5 +1,8 @@
--- Records that a lock was released from a lease that may have other locks.
+-- Records that a lock, or one of its entries, was released from a lease that may have other locks.
+-- The last record of a lease replaces the one before.
 local function record_partial_release(lease, until_ms)
+  local previous = string.match(field('p:' .. lease) or '', '^%d+')
+  if previous then changed['pq:' .. previous] = false end
   local counters, parts = string.match(released, '^(%d+|%d+)|?(.*)$')
   parts = record_end('p', parts ~= '' and parts or '1|0', lease, until_ms, partial_release_counts)
   changed.p, changed.z = nil, counters .. '|' .. parts
@@ -29,6 +32,8 @@ local function verb(lease, token, what, via, notify)
     tag = 'NOW'
     local e = what ~= '' and entry_of(h, what)
     if what ~= '' then add_tombstone(what) end
+    -- also if entries are left: the holder may not know of them, and they may be rolled back
+    if is_part and (e or what == '') then record_partial_release(lease, now + expiry(h.ttl)) end
     if what ~= '' and not e then
       tag, left = 'RELEASED', hold_count(h)
     elseif e and h.entries ~= '' then
@@ -50,7 +55,6 @@ local function verb(lease, token, what, via, notify)
       end
       record_change('RELEASED', h)
       free_holder(h)
-      if is_part then record_partial_release(lease, now + expiry(h.ttl)) end
       -- a lock that was added to a lease may be added again
       if not is_part or not has_flag(h, ADDED) then
         record_end('z', changed.z or released, lease, now, release_counts)
