@@ -14,7 +14,7 @@ use futures::{
 };
 use leasehold_server::{
     broker::ReleaseResult,
-    lock::{HeldLock, Lease, LeaseId, LeaseRef, RevokeCommand, RevokeMode, Ttl},
+    lock::{HeldLock, Lease, LeaseId, LeaseRef, LockKey, RevokeCommand, RevokeMode, Ttl},
 };
 use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
@@ -65,6 +65,7 @@ enum Reply {
     Renewed {
         lease_id: LeaseId,
         sent_at_us: u64,
+        presented: Vec<LockKey>,
         result: Result<Vec<HeldLock>, CallFailure>,
     },
     Released {
@@ -257,8 +258,9 @@ impl Client {
             Reply::Renewed {
                 lease_id,
                 sent_at_us,
+                presented,
                 result,
-            } => self.on_renewed(lease_id, sent_at_us, result),
+            } => self.on_renewed(lease_id, sent_at_us, &presented, result),
             Reply::Released {
                 lease_id,
                 release,

@@ -213,6 +213,7 @@ impl Client {
         let sent_at_us = self.world.now_us();
         let locks = lease.presented_locks(lease_id, sent_at_us);
         let interval_ms = (lease.ttl.as_millis() / 3).max(1);
+        let presented = locks.iter().map(|held| held.lock.clone()).collect();
         let renew = Arc::clone(&self.world).unary(self.address, move |broker| async move {
             broker.renew(&locks, None, ExpectedAttachment::Any).await
         });
@@ -222,16 +223,19 @@ impl Client {
             Reply::Renewed {
                 lease_id,
                 sent_at_us,
+                presented,
                 result,
             }
         }));
         self.schedule(interval_ms, Job::Renew(lease_id));
     }
 
+    /// Handles the reply to a renewal of the `presented` locks.
     pub(super) fn on_renewed(
         &mut self,
         lease_id: LeaseId,
         sent_at_us: u64,
+        presented: &[LockKey],
         result: Result<Vec<HeldLock>, CallFailure>,
     ) {
         match result {
@@ -244,6 +248,9 @@ impl Client {
                     self.extend(lease_id, sent_at_us, ttl);
                 }
             }
+            // The lease may have locks that were added since the renewal was sent.
+            Err(CallFailure::Failed(LockError::LeaseReleased))
+                if self.has_other_locks(lease_id, presented) => {}
             Err(CallFailure::Failed(error)) if !error.is_indeterminate() => {
                 if let Some(reason) = loss_reason(&error) {
                     self.lose(lease_id, reason);
@@ -251,6 +258,11 @@ impl Client {
             }
             Err(_) => self.address += 1,
         }
+    }
+
+    fn has_other_locks(&self, lease_id: LeaseId, presented: &[LockKey]) -> bool {
+        let lease = self.leases.get(&lease_id);
+        lease.is_some_and(|lease| lease.locks.keys().any(|lock| !presented.contains(lock)))
     }
 
     /// Handles an acknowledged lease of a heartbeat.
