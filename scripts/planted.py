@@ -269,7 +269,7 @@ FAULTS = [
     ),
     Fault(
         "an attempt that is stale stays listed",
-        test("exclusion", "cancelling_the_newer_of_two_attempts_on_streams_dequeues_the_call"),
+        test("exclusion", "a_call_that_stays_on_the_older_stream_of_its_lease_leaves_the_queue"),
         [
             (
                 f"{BROKER}/acquire_lock.rs",

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use leasehold_proto::v1::ErrorReason;
+use leasehold_proto::v1::{AcquireRequest, ErrorReason, hold_response::Message as Response};
 use leasehold_tests::{
     broker::{deployment::Deployment, process::BrokerOptions},
     client::{
@@ -138,4 +138,43 @@ async fn cancelling_the_newer_of_two_attempts_on_streams_dequeues_the_call() {
     older.cancel(on_older).await;
     let refused = older.expect_refused(on_older).await;
     assert_eq!(refused.reason(), ErrorReason::Cancelled);
+}
+
+/// Two calls add a lock to a lease; the lease and one of the calls move to a newer stream.
+#[tokio::test]
+async fn a_call_that_stays_on_the_older_stream_of_its_lease_leaves_the_queue() {
+    let deployment = Deployment::start(1).await;
+    let addr = deployment.addrs()[0];
+    let client = Client::new("worker", &[addr], 0);
+    let held = client
+        .acquire_at(0, &immediate_call())
+        .await
+        .expect("it is free");
+    let [older, newer] = [(); 2].map(|()| StreamClient::open(addr));
+    let (mut older, mut newer) = (older.await, newer.await);
+    let first_lock = AcquireCall::new("another-lock", TTL, Duration::ZERO);
+    let granted = older.acquire(&first_lock, 1).await;
+    let lease = older.expect_granted(granted).await;
+    let [moving, staying] = [(); 2].map(|()| AcquireRequest {
+        under: Some(lease.clone()),
+        ..client.acquire_request(&waiting_call())
+    });
+    older.send_acquire(moving.clone(), 1).await;
+    client.wait_for_queue_length_at(0, LOCK, 1).await;
+    let staying = older.send_acquire(staying, 1).await;
+    client.wait_for_queue_length_at(0, LOCK, 2).await;
+    newer.attach(&lease, 2).await;
+    let attached = |message| matches!(message, Response::Attached(_)).then_some(());
+    newer.wait_for(attached).await;
+    let moved = newer.send_acquire(moving, 2).await;
+    newer.next_queue_position(moved).await;
+    client.release_at(0, &held).await.expect("the holder");
+    newer.expect_granted(moved).await;
+    let refused = older.wait_for(|message| match message {
+        Response::Refused(refused) if refused.call_id == staying => Some(refused),
+        _ => None,
+    });
+    assert_eq!(refused.await.reason(), ErrorReason::StaleAttach);
+    let state = client.get_lock_at(0, LOCK).await.expect("it is held");
+    assert_eq!(state.queue_length, 0, "{state:?}");
 }
