@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use self::{
     agenda::{Agenda, Job},
     calls::ClientCall,
-    leases::HeldLease,
+    leases::{HeldLease, ReleasedLease},
     stream::OpenStream,
 };
 use super::{
@@ -43,6 +43,8 @@ pub struct Client {
     agenda: Agenda,
     calls: BTreeMap<u64, ClientCall>,
     leases: BTreeMap<LeaseId, HeldLease>,
+    /// Leases that the client has released as a whole.
+    released: BTreeMap<LeaseId, ReleasedLease>,
     /// Unary calls under way.
     replies: FuturesUnordered<BoxFuture<'static, Reply>>,
     stream: Option<OpenStream>,
@@ -91,6 +93,7 @@ impl Client {
             agenda,
             calls: BTreeMap::new(),
             leases: BTreeMap::new(),
+            released: BTreeMap::new(),
             replies: FuturesUnordered::new(),
             stream: None,
             releases: BTreeMap::new(),

@@ -326,11 +326,14 @@ impl Client {
         let (hold_ms, is_released) = (call.hold_ms, call.is_released);
         let (is_under, ttl) = (call.call.under.is_some(), lease.ttl());
         let lease_id = lease.lease_id;
-        if is_first || self.leases.contains_key(&lease_id) {
+        let released = self.released.get(&lease_id);
+        let was_released =
+            released.is_some_and(|released| released.covers(&lease, sent.sent_at_us));
+        if self.leases.contains_key(&lease_id) || is_first && !was_released {
             let sent_at_us = heartbeat_sent_at_us.unwrap_or(0).max(sent.sent_at_us);
             self.add_to_lease((number, attempt), &lease, sent_at_us);
         } else {
-            // The lease has ended since another attempt was answered.
+            // The lease has ended since the attempt was sent.
             self.record(EventKind::Cancelled { attempt });
         }
         if is_first {

@@ -50,6 +50,24 @@ struct HeldShare {
     entries: Vec<(u64, RequestHash)>,
 }
 
+/// A lease that the client has released. Grants of it may still be on their way.
+pub(super) struct ReleasedLease {
+    newest_token: FencingToken,
+    /// Time of the reply to the release.
+    released_at_us: Option<u64>,
+}
+
+impl ReleasedLease {
+    /// Returns true if the reply to an attempt may date from before the release.
+    pub(super) fn covers(&self, reply: &Lease, sent_at_us: u64) -> bool {
+        let mut tokens = reply.locks.iter().map(|held| held.grant.fencing_token);
+        tokens.all(|token| token <= self.newest_token)
+            && self
+                .released_at_us
+                .is_none_or(|released_at_us| sent_at_us <= released_at_us)
+    }
+}
+
 /// A release of a lease, or of a part of it.
 #[derive(Clone)]
 pub(super) struct PartRelease {
@@ -370,6 +388,13 @@ impl Client {
             return;
         };
         let locks = lease.references(lease_id);
+        if let Some(newest_token) = locks.iter().map(|held| held.fencing_token).max() {
+            let released = ReleasedLease {
+                newest_token,
+                released_at_us: None,
+            };
+            self.released.insert(lease_id, released);
+        }
         let release = PartRelease::new(self.world.next_number(), locks, Scope::All);
         self.record_release(lease_id, &release, ReleaseScope::Lease);
         self.send_release(lease_id, release);
@@ -513,6 +538,11 @@ impl Client {
             is_ok: result.is_ok(),
         };
         self.record(answered);
+        if let (Scope::All, Ok(_), Some(released)) =
+            (release.scope, &result, self.released.get_mut(&lease_id))
+        {
+            released.released_at_us = Some(self.world.now_us());
+        }
         if let (Scope::Entry(_), Ok(ReleaseResult { hold_count: 0, .. })) = (release.scope, result)
         {
             self.release_lost_entries(lease_id, release.locks);
