@@ -9,11 +9,13 @@ use std::{
     collections::HashMap,
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
 };
+
+use parking_lot::Mutex;
 
 pub use self::shared_quota::{SharedQuota, SharedQuotaPermit};
 use self::{detached::DetachedLeases, waiting_calls::WaitingCalls};
@@ -137,19 +139,18 @@ impl Quotas {
             let max_per_second = limits.acquires_per_second;
             let rate_limit =
                 RateLimit::per_second(max_per_second, max_per_second.saturating_mul(2));
-            let result = locked(&self.counts)
-                .acquires
-                .check(rate_limit, Arc::clone(caller));
+            let acquires = &mut self.counts.lock().acquires;
+            let result = acquires.check(rate_limit, Arc::clone(caller));
             result.map_err(|retry_after| QuotaExceeded::Rate {
                 max: max_per_second,
                 retry_after_ms: u64::try_from(retry_after.as_millis()).unwrap_or(u64::MAX) + 1,
             })?;
         }
-        locked(&self.detached).evict_expired();
+        self.detached.lock().evict_expired();
         let waiting_request = call.wait_ms > 0 && !caller.is_empty();
         let waiting_request = waiting_request.then(|| call.request_id.hash());
         let permits = call.targets.iter().map(|target| {
-            let mut counts = locked(&self.counts);
+            let mut counts = self.counts.lock();
             counts.check(&limits, caller, &target.lock)?;
             if let Some(request) = waiting_request {
                 counts.waits.add(caller, &target.lock, request)?;
@@ -164,7 +165,7 @@ impl Quotas {
 
     /// Returns a quota permit for a lock that is held already, without checking the limits.
     pub fn permit(&self, caller: &Arc<str>, lock: &LockKey) -> QuotaPermit {
-        locked(&self.counts).add(caller, lock);
+        self.counts.lock().add(caller, lock);
         QuotaPermit {
             counts: Arc::clone(&self.counts),
             caller: Arc::clone(caller),
@@ -183,34 +184,36 @@ impl Quotas {
         expires_in: Duration,
     ) {
         if !permits.is_empty() {
-            locked(&self.detached).insert(lease_id, permits, expires_in);
+            self.detached.lock().insert(lease_id, permits, expires_in);
         }
     }
 
     /// Extends the permits of a renewed lease that is on no stream.
     pub fn renewed(&self, lease_id: LeaseId, expires_in: Duration) {
-        locked(&self.detached).renewed(lease_id, expires_in);
+        self.detached.lock().renewed(lease_id, expires_in);
     }
 
     /// Releases the permit of a lock that a lease on no stream has released.
     pub fn released(&self, lease_id: LeaseId, released: &LockKey) {
-        locked(&self.detached).released(lease_id, released);
+        self.detached.lock().released(lease_id, released);
     }
 
     /// Releases the stored permits of a lease that is on a stream now.
     pub fn untrack(&self, lease_id: LeaseId) {
-        locked(&self.detached).remove(lease_id);
+        self.detached.lock().remove(lease_id);
     }
 
     /// Schedules a check of these locks after `expires_in`. The lease no longer counts towards the
     /// quotas, but the store keeps its locks until then.
     pub fn track_until_expiry(&self, lease_id: LeaseId, locks: Vec<LockKey>, expires_in: Duration) {
-        locked(&self.detached).track_until_expiry(lease_id, locks, expires_in);
+        self.detached
+            .lock()
+            .track_until_expiry(lease_id, locks, expires_in);
     }
 
     /// Returns the locks of leases on no stream that have expired since the last call.
     pub fn drain_expired(&self) -> Vec<LockKey> {
-        locked(&self.detached).drain_expired()
+        self.detached.lock().drain_expired()
     }
 
     /// Returns a permit for a lease stream.
@@ -249,7 +252,7 @@ impl QuotaPermit {
     pub fn mark_held(&mut self, held: Option<HeldLockGauge>) {
         self.held_gauge = held;
         if let Some(request) = self.waiting_request.take() {
-            let mut counts = locked(&self.counts);
+            let mut counts = self.counts.lock();
             counts.waits.remove(&self.caller, &self.lock, request);
         }
     }
@@ -257,7 +260,7 @@ impl QuotaPermit {
 
 impl Drop for QuotaPermit {
     fn drop(&mut self) {
-        let mut counts = locked(&self.counts);
+        let mut counts = self.counts.lock();
         counts.remove(&self.caller, &self.lock);
         if let Some(request) = self.waiting_request {
             counts.waits.remove(&self.caller, &self.lock, request);
@@ -328,10 +331,6 @@ impl From<QuotaExceeded> for LockError {
     fn from(quota: QuotaExceeded) -> Self {
         Self::QuotaExceeded(quota)
     }
-}
-
-fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -1,10 +1,8 @@
 //! Source of the random numbers of a broker.
 
-use std::{
-    ops::Range,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{ops::Range, sync::Arc};
 
+use parking_lot::Mutex;
 use rand::{Rng as _, RngCore, SeedableRng as _, rngs::StdRng};
 
 /// Source of the random numbers by which a broker spreads its timers and names its attempts: the
@@ -33,7 +31,7 @@ impl RandomSource {
 
     fn with_generator<T>(&self, read: impl FnOnce(&mut dyn RngCore) -> T) -> T {
         match &self.0 {
-            Some(seeded) => read(&mut *seeded.lock().unwrap_or_else(PoisonError::into_inner)),
+            Some(seeded) => read(&mut *seeded.lock()),
             None => read(&mut rand::thread_rng()),
         }
     }

@@ -1,10 +1,8 @@
 //! Recent lease ends, operator actions and denied requests of this broker, for display only.
 
-use std::{
-    collections::VecDeque,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::SystemTime,
-};
+use std::{collections::VecDeque, time::SystemTime};
+
+use parking_lot::Mutex;
 
 use crate::lock::{LeaseId, LockKey, Owner};
 
@@ -168,7 +166,7 @@ impl RecentEvents {
     #[must_use]
     pub fn ends_of(&self, lock: &LockKey, max_count: usize) -> Vec<LeaseEnd> {
         let recent_ends = |ends: &Mutex<VecDeque<LeaseEnd>>| {
-            let ends = locked(ends);
+            let ends = ends.lock();
             let ends_of_lock = ends.iter().filter(|end| end.lock == *lock);
             ends_of_lock.take(max_count).cloned().collect::<Vec<_>>()
         };
@@ -191,17 +189,13 @@ impl RecentEvents {
 }
 
 fn push<T>(buffer: &Mutex<VecDeque<T>>, newest: T, max_len: usize) {
-    let mut buffer = locked(buffer);
+    let mut buffer = buffer.lock();
     buffer.truncate(max_len - 1);
     buffer.push_front(newest);
 }
 
 fn snapshot<T: Clone>(buffer: &Mutex<VecDeque<T>>) -> Vec<T> {
-    locked(buffer).iter().cloned().collect()
-}
-
-fn locked<T>(buffer: &Mutex<VecDeque<T>>) -> MutexGuard<'_, VecDeque<T>> {
-    buffer.lock().unwrap_or_else(PoisonError::into_inner)
+    buffer.lock().iter().cloned().collect()
 }
 
 #[cfg(test)]

@@ -3,9 +3,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Weak},
 };
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::{
@@ -42,7 +43,7 @@ impl StreamRegistry {
     /// Registers a stream. Returns its id and the queue of changes to its leases.
     pub fn open(&self, broker: BrokerId) -> (StreamId, Arc<Inbox>) {
         let inbox = Arc::default();
-        let mut state = lock(&self.0);
+        let mut state = self.0.lock();
         state.last += 1;
         let epoch = state.last;
         state.streams.insert(epoch, Arc::downgrade(&inbox));
@@ -51,11 +52,11 @@ impl StreamRegistry {
 
     /// Returns the number of open streams.
     pub fn count(&self) -> usize {
-        lock(&self.0).streams.len()
+        self.0.lock().streams.len()
     }
 
     pub fn close(&self, id: StreamId) {
-        lock(&self.0).streams.remove(&id.epoch);
+        self.0.lock().streams.remove(&id.epoch);
     }
 
     /// Notifies the stream that a lease was attached to another stream.
@@ -72,10 +73,10 @@ impl StreamRegistry {
     }
 
     fn send(&self, stream: StreamId, event: RemoteLeaseEvent) {
-        let state = lock(&self.0);
+        let state = self.0.lock();
         let inbox = state.streams.get(&stream.epoch);
         if let Some(inbox) = inbox.and_then(Weak::upgrade) {
-            lock(&inbox.events).push(event);
+            inbox.events.lock().push(event);
             inbox.notify.notify_one();
         }
     }
@@ -85,10 +86,6 @@ impl Inbox {
     /// Waits for at least one change and returns all queued changes. Cancel safe.
     pub async fn next(&self) -> Vec<RemoteLeaseEvent> {
         self.notify.notified().await;
-        std::mem::take(&mut lock(&self.events))
+        std::mem::take(&mut self.events.lock())
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,10 +5,11 @@ mod snapshots;
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, mpsc},
     time::Instant,
@@ -103,7 +104,8 @@ impl WaiterRegistry {
             queued_at: Some(Instant::now()),
             signals: sender,
         };
-        self.locked()
+        self.queues
+            .lock()
             .entry(lock.clone())
             .or_default()
             .calls
@@ -123,7 +125,7 @@ impl WaiterRegistry {
     /// the command is removed from the signal, so that attempts on streams claim the grant: only
     /// the store records which attempt has it.
     pub fn hand_off(&self, lock: &LockKey, request: RequestHash, mut signal: Signal) {
-        let queues = self.locked();
+        let queues = self.queues.lock();
         let waiters = queues.get(lock).and_then(|queue| queue.calls.get(&request));
         let waiters = waiters.map_or(&[][..], |waiters| waiters);
         if let Signal::HandOff { sent, .. } = &mut signal
@@ -138,7 +140,7 @@ impl WaiterRegistry {
 
     /// Signals every call of a lock to send `acquire` again.
     pub fn rejoin(&self, lock: &LockKey) {
-        if let Some(queue) = self.locked().get(lock) {
+        if let Some(queue) = self.queues.lock().get(lock) {
             queue.rejoin();
         }
     }
@@ -146,7 +148,7 @@ impl WaiterRegistry {
     /// Records the time at which the `acquire` was sent that queued a call, or `None` if an `acquire`
     /// had no reply. The next touch with a reply then signals the call to send it again.
     pub fn record_queued(&self, acquire: &AcquireCommand, queued_at: Option<Instant>) {
-        let mut queues = self.locked();
+        let mut queues = self.queues.lock();
         let queue = queues.get_mut(&acquire.lock);
         let waiters = queue.and_then(|queue| queue.calls.get_mut(&acquire.request));
         for waiter in waiters.into_iter().flatten() {
@@ -160,7 +162,7 @@ impl WaiterRegistry {
     /// notification was lost may have been made and have expired since the touch before. The calls
     /// to which that may have happened are signalled to send `acquire` again.
     pub fn record_touch(&self, lock: &LockKey, sent_at: Instant) {
-        let mut queues = self.locked();
+        let mut queues = self.queues.lock();
         let Some(queue) = queues.get_mut(lock) else {
             return;
         };
@@ -179,7 +181,7 @@ impl WaiterRegistry {
     /// Signals the other calls of a lease that has acquired the lock to send `acquire` again, which
     /// re-enters the lock.
     pub fn signal_reentry(&self, lock: &LockKey, lease_id: LeaseId) {
-        if let Some(queue) = self.locked().get(lock) {
+        if let Some(queue) = self.queues.lock().get(lock) {
             let waiters = queue.calls.values().flatten();
             for waiter in waiters.filter(|waiter| waiter.lease_id == lease_id) {
                 let _ = waiter.signals.try_send(Signal::Rejoin);
@@ -190,7 +192,7 @@ impl WaiterRegistry {
     /// Records the era in which the store answered for the lock. In a new era the store may have
     /// lost queue positions, so that every call of the lock is signalled to send `acquire` again.
     pub fn record_era(&self, lock: &LockKey, era: Option<EraId>) {
-        let mut queues = self.locked();
+        let mut queues = self.queues.lock();
         let (Some(queue), Some(era)) = (queues.get_mut(lock), era) else {
             return;
         };
@@ -203,13 +205,13 @@ impl WaiterRegistry {
 
     /// Returns the number of locks that have waiters here.
     pub fn queue_count(&self) -> usize {
-        self.locked().len()
+        self.queues.lock().len()
     }
 
     /// Schedules a touch of the lock at `at` or earlier. Returns true if no task polls the queue
     /// yet. The caller must then start that task.
     pub fn schedule_touch(&self, lock: &LockKey, at: Instant) -> bool {
-        let mut queues = self.locked();
+        let mut queues = self.queues.lock();
         let Some(queue) = queues.get_mut(lock) else {
             return false;
         };
@@ -224,7 +226,7 @@ impl WaiterRegistry {
     /// Schedules an immediate touch of all polled locks.
     pub fn touch_all_now(&self) {
         let now = Instant::now();
-        let mut queues = self.locked();
+        let mut queues = self.queues.lock();
         // Sorted, so that equal histories lead to equal orders of commands.
         let mut queues: Vec<_> = queues.iter_mut().collect();
         queues.sort_by_key(|(lock, _)| *lock);
@@ -243,7 +245,7 @@ impl WaiterRegistry {
         loop {
             let next_touch_at = next();
             let (touch_at, changed) = {
-                let mut queues = self.locked();
+                let mut queues = self.queues.lock();
                 let Some(queue) = queues.get_mut(lock) else {
                     return false;
                 };
@@ -269,7 +271,7 @@ impl WaiterRegistry {
     /// Returns true if a call receives queue updates and the last snapshot is older than
     /// `SNAPSHOT_INTERVAL`. The caller must then read a snapshot.
     pub fn snapshot_due(&self, lock: &LockKey) -> bool {
-        let mut queues = self.locked();
+        let mut queues = self.queues.lock();
         let Some(queue) = queues.get_mut(lock) else {
             return false;
         };
@@ -283,13 +285,9 @@ impl WaiterRegistry {
 
     /// Publishes a snapshot of a lock.
     pub fn publish_snapshot(&self, lock: &LockKey, state: LockState) {
-        if let Some(queue) = self.locked().get_mut(lock) {
+        if let Some(queue) = self.queues.lock().get_mut(lock) {
             queue.snapshot.send(state);
         }
-    }
-
-    fn locked(&self) -> MutexGuard<'_, HashMap<LockKey, LockQueue>> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -304,7 +302,7 @@ impl LockQueue {
 impl Registration {
     /// Subscribes to the snapshots of the lock. The latest snapshot is available at once.
     pub fn subscribe_snapshots(&self) -> Option<SnapshotReceiver> {
-        let queues = self.waiters.locked();
+        let queues = self.waiters.queues.lock();
         Some(queues.get(&self.lock)?.snapshot.subscribe())
     }
 
@@ -321,7 +319,7 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        let mut queues = self.waiters.locked();
+        let mut queues = self.waiters.queues.lock();
         let Some(queue) = queues.get_mut(&self.lock) else {
             return;
         };

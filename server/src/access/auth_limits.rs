@@ -1,10 +1,8 @@
 //! Limits of the requests per client address that cannot be authenticated, or only at a cost.
 
-use std::{
-    net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{net::IpAddr, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
 
 use crate::{
     address::AddressBlock,
@@ -30,18 +28,12 @@ struct Limiters {
 impl AuthLimits {
     /// Counts a failed attempt. `Err` is the time after which the address may try again.
     pub(super) fn record_failure(&self, address: IpAddr) -> Result<(), Duration> {
-        self.limiters().failures.check(FAILURE_RATE, address.into())
+        self.0.lock().failures.check(FAILURE_RATE, address.into())
     }
 
     /// Returns true if one more signature may be verified for the address, and counts it.
     pub(super) fn may_verify_signature(&self, address: IpAddr) -> bool {
-        self.limiters()
-            .signatures
-            .check(SIGNATURE_RATE, address.into())
-            .is_ok()
-    }
-
-    fn limiters(&self) -> MutexGuard<'_, Limiters> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        let signatures = &mut self.0.lock().signatures;
+        signatures.check(SIGNATURE_RATE, address.into()).is_ok()
     }
 }

@@ -6,12 +6,13 @@ use std::{
     collections::HashMap,
     net::IpAddr,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, SystemTime},
 };
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::{
@@ -134,7 +135,7 @@ impl DenialLog {
     /// Returns the number of denials not logged since the last line of the same rate limit. `None`
     /// if this denial is not logged either.
     fn log(&self, caller: Option<&str>) -> Option<u64> {
-        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut logged = self.logged.lock();
         match caller {
             None => logged.unauthenticated.next(),
             Some(caller) if logged.is_first(caller) => {
@@ -216,7 +217,7 @@ mod tests {
             (denials.count(), history.audit_events().len()),
             (2_000, BURST + 1)
         );
-        let logged = denials.logged.lock().expect("no panic");
+        let logged = denials.logged.lock();
         assert_eq!(
             logged.unauthenticated.suppressed, 999,
             "earlier ones were reported with the last line"
@@ -267,14 +268,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_callers_that_are_remembered_are_bounded() {
         let (denials, _history) = denials();
-        let callers = || {
-            denials
-                .logged
-                .lock()
-                .expect("no panic")
-                .first_logged_at
-                .len()
-        };
+        let callers = || denials.logged.lock().first_logged_at.len();
         for name in 0..CALLERS_MAX * 3 {
             deny(&denials, Some(&name.to_string()));
         }

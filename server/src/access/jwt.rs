@@ -3,10 +3,7 @@
 use std::{
     collections::HashMap,
     fmt,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, SystemTime},
 };
 
@@ -15,6 +12,7 @@ use jsonwebtoken::{
     Algorithm, AlgorithmFamily, DecodingKey, Header, Validation, decode, decode_header,
     jwk::{AlgorithmParameters, Jwk, KeyOperations, PublicKeyUse},
 };
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -106,7 +104,7 @@ impl Jwt {
     /// cached; `Some(None)` if it is cached but has expired.
     pub(super) fn cached(&self, token: &str) -> Option<Option<VerifiedToken>> {
         let digest = digest(token);
-        let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let cache = self.cache.lock();
         let verified = cache.get(&digest)?;
         Some((SystemTime::now() < verified.expires).then(|| verified.clone()))
     }
@@ -115,7 +113,7 @@ impl Jwt {
     /// without the reason.
     pub(super) fn verify(&self, token: &str) -> Option<VerifiedToken> {
         let verified = self.verify_signature(token)?;
-        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cache = self.cache.lock();
         if cache.len() >= CACHE_MAX {
             let now = SystemTime::now();
             cache.retain(|_, verified| now < verified.expires);
@@ -369,7 +367,7 @@ mod tests {
         let token = |name: &str| samples["tokens"][name].as_str().expect("a token");
         let verified = jwt.verify(token("EdDSA")).expect("a good token");
         let insert = |number: usize, verified: &VerifiedToken| {
-            let mut cache = jwt.cache.lock().expect("not poisoned");
+            let mut cache = jwt.cache.lock();
             cache.insert(digest(&number.to_string()), verified.clone());
         };
         (1..CACHE_MAX).for_each(|number| insert(number, &verified));

@@ -1,7 +1,6 @@
 //! Heartbeats of a lease stream, from which the validity of its leases counts.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// The last two heartbeats, newest first. Two suffice: a store command completes before a third
@@ -20,7 +19,7 @@ impl Heartbeats {
     /// Records a heartbeat. Returns false, and ignores the heartbeat, unless its sequence number is
     /// higher than the newest one.
     pub(super) fn record(&self, sequence: i64) -> bool {
-        let mut heartbeats = self.newest_two();
+        let mut heartbeats = self.0.lock();
         if heartbeats[0].sequence >= sequence {
             return false;
         }
@@ -31,20 +30,16 @@ impl Heartbeats {
 
     /// Returns the sequence number of the newest heartbeat.
     pub(super) fn latest(&self) -> i64 {
-        self.newest_two()[0].sequence
+        self.0.lock()[0].sequence
     }
 
     /// Returns the newest heartbeat received before `time`, or `None` if it is older than the last
     /// two.
     pub(super) fn latest_before(&self, time: Instant) -> Option<Heartbeat> {
-        let heartbeats = *self.newest_two();
+        let heartbeats = *self.0.lock();
         let is_before =
             |heartbeat: &Heartbeat| heartbeat.read_at.is_none_or(|read_at| read_at < time);
         heartbeats.into_iter().find(is_before)
-    }
-
-    fn newest_two(&self) -> MutexGuard<'_, [Heartbeat; 2]> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -14,10 +14,11 @@
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     hash::Hash,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use parking_lot::Mutex;
 use tracing::{debug, warn};
 
 use super::spans;
@@ -71,7 +72,7 @@ impl LeaseEndRecorder {
 
     /// Records the reason for which the broker stops renewing a lease.
     pub(super) fn set_end_reason(&self, lease_id: LeaseId, reason: &'static str) {
-        let mut seen = self.seen();
+        let mut seen = self.seen.lock();
         let SeenEnds {
             end_reasons,
             end_reasons_order: order,
@@ -85,7 +86,7 @@ impl LeaseEndRecorder {
 
     /// Removes the reason, because the broker renews the lease again.
     pub(super) fn clear_end_reason(&self, lease_id: LeaseId) {
-        let mut seen = self.seen();
+        let mut seen = self.seen.lock();
         if seen.end_reasons.remove(&lease_id).is_some() {
             seen.end_reasons_order.retain(|id| *id != lease_id);
         }
@@ -93,7 +94,7 @@ impl LeaseEndRecorder {
 
     /// Records the end of a lease that the store reported as expired.
     pub(super) fn ended(&self, lock: LockKey, ending: LeaseEndEvent) {
-        let end_reason = self.seen().end_reasons.get(&ending.lease_id).copied();
+        let end_reason = self.seen.lock().end_reasons.get(&ending.lease_id).copied();
         let (reason, explanation) = match (ending.kind, end_reason) {
             (LeaseEndCause::Revoked, _) => (LeaseEndReason::Revoked, ending.reason),
             (LeaseEndCause::MaxHold, _) => with_reason(LeaseEndReason::MaxHold),
@@ -145,7 +146,7 @@ impl LeaseEndRecorder {
     /// by a loss if the store no longer has the record of the expired lease when the stream renews
     /// the lease.
     fn is_first_report(&self, end: (LeaseId, u64)) -> bool {
-        let mut seen = self.seen();
+        let mut seen = self.seen.lock();
         let SeenEnds {
             reported,
             reported_order: order,
@@ -157,10 +158,6 @@ impl LeaseEndRecorder {
             oldest.map(|oldest| reported.remove(&oldest));
         }
         is_new
-    }
-
-    fn seen(&self) -> MutexGuard<'_, SeenEnds> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -229,7 +226,7 @@ mod tests {
             ends.set_end_reason(lease_id(number), "a reason");
         }
         let counts = |seen: &SeenEnds| (seen.reported.len(), seen.end_reasons.len());
-        assert_eq!(counts(&ends.seen()), (SEEN_MAX, SEEN_MAX));
+        assert_eq!(counts(&ends.seen.lock()), (SEEN_MAX, SEEN_MAX));
         assert!(!ends.is_first_report((lease_id(1), 1)), "already reported");
         assert!(
             ends.is_first_report((lease_id(0), 1)),

@@ -107,7 +107,9 @@ impl QueuePositionTracker {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex, PoisonError};
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
 
     use super::*;
     use crate::{
@@ -139,7 +141,7 @@ mod tests {
         let recorded = Arc::clone(&updates);
         let events: EventSink = Arc::new(move |message| {
             if let StreamEvent::Queued(update) = message {
-                let mut updates = recorded.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut updates = recorded.lock();
                 updates.push((update.position, update.queue_length));
             }
             true
@@ -165,7 +167,7 @@ mod tests {
         tracker.observe(&state(&[9], 1));
         tracker.on_queued(12, 3);
         tracker.observe(&state(&[9, 10, 12], 3));
-        let updates = updates.lock().unwrap_or_else(PoisonError::into_inner);
+        let updates = updates.lock();
         assert_eq!(*updates, [(6, 6), (3, 4), (1, 1), (3, 3)]);
     }
 }

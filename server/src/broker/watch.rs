@@ -1,10 +1,8 @@
 //! Watches of lock changes. The broker subscribes at the store while it has at least one watch.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::{
     sync::broadcast::{self, error::RecvError},
     time::sleep,
@@ -91,20 +89,14 @@ impl WatchHub {
 
     /// Returns true if the caller must start the task that renews the subscription.
     fn try_start(&self) -> bool {
-        let mut is_renewing = self
-            .is_renewing_interest
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut is_renewing = self.is_renewing_interest.lock();
         !std::mem::replace(&mut *is_renewing, true)
     }
 
     /// Returns true if there are no watches, so that the task that renews the subscription must
     /// end.
     fn try_stop(&self) -> bool {
-        let mut is_renewing = self
-            .is_renewing_interest
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut is_renewing = self.is_renewing_interest.lock();
         let is_unwatched = self.events.receiver_count() == 0;
         *is_renewing = !is_unwatched;
         is_unwatched

@@ -6,12 +6,13 @@ use std::{
     collections::{HashMap, HashSet},
     hash::{BuildHasher as _, RandomState},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::{
     sync::watch,
     task::yield_now,
@@ -118,7 +119,7 @@ impl LockCounter {
         let counts = Arc::clone(&task.newest.borrow());
         match counts.ended {
             Some(_) => counts,
-            None => locked(&task.last).clone().unwrap_or(counts),
+            None => task.last.lock().clone().unwrap_or(counts),
         }
     }
 
@@ -153,7 +154,7 @@ impl LockCounter {
     }
 
     fn count_of(&self, user_name: &Arc<str>) -> Arc<CountTask> {
-        let mut tasks = locked(&self.counts);
+        let mut tasks = self.counts.lock();
         if !tasks.contains_key(user_name) && tasks.len() >= USERS_MAX {
             let oldest = tasks
                 .iter()
@@ -210,7 +211,7 @@ impl CountTask {
             incomplete_reason: result.err().unwrap_or_default(),
         });
         let counts = Arc::new(counts);
-        *locked(&self.last) = Some(Arc::clone(&counts));
+        *self.last.lock() = Some(Arc::clone(&counts));
         self.is_running.store(false, Ordering::Release);
         self.newest.send_replace(counts);
     }
@@ -312,10 +313,6 @@ impl LockCounts {
     }
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -341,7 +338,7 @@ mod tests {
         let counter = LockCounter::new(TaskTracker::new(), CancellationToken::new());
         let names = (0..=USERS_MAX).map(|number| Arc::from(number.to_string()));
         let tasks: Vec<_> = names.map(|name| counter.count_of(&name)).collect();
-        assert_eq!(locked(&counter.counts).len(), USERS_MAX);
+        assert_eq!(counter.counts.lock().len(), USERS_MAX);
         let newest = counter.count_of(&USERS_MAX.to_string().into());
         assert!(tasks.last().is_some_and(|last| Arc::ptr_eq(last, &newest)));
     }

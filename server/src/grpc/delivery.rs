@@ -1,7 +1,8 @@
 //! Responses that contain a lease. The lease is released unless the complete response is sent.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tonic::Response;
 
 use crate::broker::Delivery;
@@ -22,7 +23,7 @@ impl DeliveryConfirmation {
 
     /// Confirms that the complete response was sent.
     pub fn confirm(&self) {
-        let delivery = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let delivery = self.0.lock().take();
         if let Some(delivery) = delivery {
             delivery.confirm();
         }

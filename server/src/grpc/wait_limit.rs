@@ -1,12 +1,9 @@
 //! Limit of waiting unary calls per connection, which reserves some of the connection's streams for
 //! the releases that the calls wait for.
 
-use std::{
-    collections::HashMap,
-    net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, net::SocketAddr, sync::Arc};
 
+use parking_lot::Mutex;
 use tonic::{Code, Status};
 
 use super::{pb, status};
@@ -41,7 +38,7 @@ impl ConnectionWaitLimiter {
         let Some(peer) = peer else {
             return Ok(None);
         };
-        let mut counts = self.lock();
+        let mut counts = self.by_peer.lock();
         let count = counts.entry(peer).or_default();
         if *count >= self.max {
             let message = format!(
@@ -56,15 +53,11 @@ impl ConnectionWaitLimiter {
         let waits = self.clone();
         Ok(Some(WaitPermit { waits, peer }))
     }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<SocketAddr, usize>> {
-        self.by_peer.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for WaitPermit {
     fn drop(&mut self) {
-        let mut counts = self.waits.lock();
+        let mut counts = self.waits.by_peer.lock();
         if let Some(count) = counts.get_mut(&self.peer) {
             *count -= 1;
             if *count == 0 {

@@ -80,7 +80,7 @@ impl AcquireTimer {
             let number = (Instant::now(), NEXT_NUMBER.fetch_add(1, Ordering::Relaxed));
             let mode = labels::mode(mode);
             namespace.waiters(mode).inc();
-            namespace.waiting().insert(number);
+            namespace.waiting.lock().insert(number);
             WaitingEntry {
                 namespace,
                 mode,
@@ -141,7 +141,7 @@ impl Drop for WaitingGauge {
         }) = &self.0
         {
             namespace.waiters(*mode).dec();
-            namespace.waiting().remove(number);
+            namespace.waiting.lock().remove(number);
         }
     }
 }

@@ -3,11 +3,12 @@
 use std::{
     collections::{BTreeSet, HashMap},
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock,
+        Arc, OnceLock,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
 
+use parking_lot::{Mutex, RwLock};
 use prometheus_client::metrics::{
     counter::Counter, family::Family, gauge::Gauge, histogram::Histogram,
 };
@@ -56,7 +57,7 @@ pub(super) struct Namespace {
     leases: [OnceLock<Gauge>; MODES.len()],
     waiters: [OnceLock<Gauge>; MODES.len()],
     /// Start of each wait, with the number of the waiting call.
-    waiting: Mutex<BTreeSet<(Instant, u64)>>,
+    pub(super) waiting: Mutex<BTreeSet<(Instant, u64)>>,
 }
 
 impl Namespaces {
@@ -73,14 +74,14 @@ impl Namespaces {
 
     /// Returns the metrics of a namespace that is counted by name, otherwise those of all others.
     pub(super) fn get(&self, name: &str) -> Arc<Namespace> {
-        let named = self.named.read().unwrap_or_else(PoisonError::into_inner);
+        let named = self.named.read();
         Arc::clone(named.get(name).unwrap_or(&self.other))
     }
 
     /// Returns the metrics of a namespace, and counts it by name from now on if there is room.
     pub(super) fn admit(&self, name: &str) -> Arc<Namespace> {
         {
-            let named = self.named.read().unwrap_or_else(PoisonError::into_inner);
+            let named = self.named.read();
             if let Some(namespace) = named.get(name) {
                 return Arc::clone(namespace);
             }
@@ -109,7 +110,7 @@ impl Namespaces {
         name: &str,
         is_allowed: impl FnOnce(&HashMap<Box<str>, Arc<Namespace>>) -> bool,
     ) -> Arc<Namespace> {
-        let mut named = self.named.write().unwrap_or_else(PoisonError::into_inner);
+        let mut named = self.named.write();
         if name == OTHER || !is_allowed(&named) {
             return Arc::clone(named.get(name).unwrap_or(&self.other));
         }
@@ -119,13 +120,11 @@ impl Namespaces {
 
     /// Sets the gauges of the longest waits.
     pub(super) fn update_oldest_waits(&self) {
-        let named = self.named.read().unwrap_or_else(PoisonError::into_inner);
+        let named = self.named.read();
         for namespace in named.values().chain([&self.other]) {
             if namespace.waiters.iter().any(|gauge| gauge.get().is_some()) {
-                let longest_wait = namespace
-                    .waiting()
-                    .first()
-                    .map(|(since, _)| since.elapsed());
+                let first = namespace.waiting.lock().first().copied();
+                let longest_wait = first.map(|(since, _)| since.elapsed());
                 let oldest = longest_wait.unwrap_or_default().as_secs_f64();
                 let label = vec![("namespace", namespace.name.clone())];
                 self.families.oldest.get_or_create(&label).set(oldest);
@@ -201,10 +200,6 @@ impl Namespace {
             let labels = self.labels(&[("mode", MODES[mode])]);
             self.families.waiters.get_or_create_owned(&labels)
         })
-    }
-
-    pub(super) fn waiting(&self) -> MutexGuard<'_, BTreeSet<(Instant, u64)>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn labels(&self, extra_labels: &[(&'static str, &str)]) -> Labels {

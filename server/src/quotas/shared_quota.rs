@@ -1,11 +1,9 @@
 //! Permits of a quota with a total limit and a limit per authenticated caller.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
-};
+use std::{collections::HashMap, sync::Arc};
 
-use super::locked;
+use parking_lot::Mutex;
+
 use crate::lock::Bound;
 
 /// A quota of `total` permits, of which one caller can have `per_caller`.
@@ -45,7 +43,7 @@ impl SharedQuota {
     /// # Errors
     /// The limit that was reached.
     pub fn try_acquire(&self, caller: &Arc<str>) -> Result<SharedQuotaPermit, Bound> {
-        let mut counts = locked(&self.counts);
+        let mut counts = self.counts.lock();
         let caller_count = counts.by_caller.get(caller).copied().unwrap_or(0);
         if !caller.is_empty() && caller_count >= self.per_caller {
             return Err(Bound::PerCaller(self.per_caller));
@@ -66,7 +64,7 @@ impl SharedQuota {
 
 impl Drop for SharedQuotaPermit {
     fn drop(&mut self) {
-        let mut counts = locked(&self.counts);
+        let mut counts = self.counts.lock();
         counts.total -= 1;
         if let Some(count) = counts.by_caller.get_mut(&self.caller) {
             *count -= 1;
@@ -91,7 +89,7 @@ mod tests {
         let third = quota.try_acquire(&bob).expect("a permit");
         assert_eq!(quota.try_acquire(&bob).err(), Some(Bound::Total(3)));
         drop((first, second, third));
-        assert!(locked(&quota.counts).by_caller.is_empty());
+        assert!(quota.counts.lock().by_caller.is_empty());
         let permits: Vec<_> = (0..3).map(|_| quota.try_acquire(&unnamed)).collect();
         assert!(permits.iter().all(Result::is_ok));
         assert_eq!(quota.try_acquire(&unnamed).err(), Some(Bound::Total(3)));

@@ -21,13 +21,14 @@ mod watch;
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use self::{
@@ -120,13 +121,13 @@ impl Memory {
 
     /// Returns a copy of all records.
     pub fn save(&self) -> SavedRecords {
-        SavedRecords(self.state().records.clone())
+        SavedRecords(self.state.lock().records.clone())
     }
 
     /// Replaces all records, as a server does that restarts with older data, and grants nothing for
     /// `quarantine`.
     pub fn restore(&self, saved: SavedRecords, quarantine: Duration) {
-        self.state().records = saved.0;
+        self.state.lock().records = saved.0;
         self.grant_nothing_for(quarantine);
     }
 
@@ -150,10 +151,6 @@ impl Memory {
     /// Returns the time of the store's clock, in microseconds since 1970.
     fn now_us(&self) -> u64 {
         (self.clock)()
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -216,7 +213,7 @@ impl MemoryStore {
         verb: impl FnOnce(&mut Record, &Context) -> Result<Outcome<T>, Rejected>,
     ) -> Result<T, StoreError> {
         let sent = Instant::now();
-        let mut state = self.memory.state();
+        let mut state = self.memory.state.lock();
         let context = self.context();
         state.sweep(context.now_us);
         let now_ms = context.now_us / 1_000;
@@ -312,7 +309,7 @@ impl Store for MemoryStore {
     async fn set_limit(&self, lock: &LockKey, limit: Option<u32>) -> Result<LimitSet, StoreError> {
         let set = self.run(lock, |record, context| record.set_limit(context, limit))?;
         if limit.is_some() && set != LimitSet::Mismatch {
-            for listener in self.memory.state().listeners.values() {
+            for listener in self.memory.state.lock().listeners.values() {
                 listener(Event::Rejoin(lock.clone()));
             }
         }
@@ -326,7 +323,8 @@ impl Store for MemoryStore {
         if let Some(revocation) = revoked.to_revocation(revoke)
             && let Some(listener) = self
                 .memory
-                .state()
+                .state
+                .lock()
                 .listeners
                 .get(&revocation.attachment.stream.broker)
         {
@@ -337,7 +335,7 @@ impl Store for MemoryStore {
 
     async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, StoreError> {
         let now_us = self.memory.now_us();
-        let state = self.memory.state();
+        let state = self.memory.state.lock();
         Ok(state
             .records
             .get(lock)
@@ -355,7 +353,7 @@ impl Store for MemoryStore {
 
     async fn check(&self, lock: &LockKey, token: FencingToken) -> Result<Checked, StoreError> {
         let context = self.context();
-        let state = self.memory.state();
+        let state = self.memory.state.lock();
         let stored = state.records.get(lock);
         let stored = stored.filter(|stored| stored.until_ms >= context.now_us / 1_000);
         let checked = stored.map(|stored| stored.record.check(&context, token));
@@ -364,7 +362,8 @@ impl Store for MemoryStore {
 
     async fn watch(&self) -> Result<(), StoreError> {
         let until_ms = self.memory.now_us() / 1_000 + WATCHED_MS;
-        self.memory.state().watched.insert(self.broker, until_ms);
+        let mut state = self.memory.state.lock();
+        state.watched.insert(self.broker, until_ms);
         Ok(())
     }
 
@@ -382,14 +381,14 @@ impl Store for MemoryStore {
     }
 
     fn listen(&self, listener: Listener) {
-        let mut state = self.memory.state();
+        let mut state = self.memory.state.lock();
         state.listeners.entry(self.broker).or_insert(listener);
     }
 }
 
 impl Drop for MemoryStore {
     fn drop(&mut self) {
-        self.memory.state().listeners.remove(&self.broker);
+        self.memory.state.lock().listeners.remove(&self.broker);
     }
 }
 

@@ -1,15 +1,13 @@
 //! Span exporter that logs export failures at most once a minute.
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
 use opentelemetry_sdk::{
     Resource,
     error::OTelSdkResult,
     trace::{SpanData, SpanExporter},
 };
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
@@ -37,7 +35,7 @@ impl WatchedExporter {
     }
 
     fn on_result(&self, count: usize, result: &OTelSdkResult) {
-        let mut dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut dropped = self.dropped.lock();
         let Err(error) = result else {
             if std::mem::take(&mut dropped.is_failing) {
                 tracing::info!("trace export recovered");

@@ -5,11 +5,12 @@ use std::{
     cmp::Reverse,
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Weak,
         atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
     },
 };
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{backlog, bursts, connection_limit::Ticket, read_permits::ReadPermits};
@@ -144,7 +145,7 @@ impl Pool {
     /// Opens the account of a connection.
     pub(super) fn account(self: &Arc<Self>, ticket: &Arc<Ticket>) -> Account {
         let number = self.newest.fetch_add(1, Relaxed);
-        let mut accounts = self.lock();
+        let mut accounts = self.accounts.lock();
         let block = ticket.block();
         let of_block = accounts.by_block.get(&block).and_then(Weak::upgrade);
         let of_block = of_block.unwrap_or_else(|| {
@@ -170,7 +171,7 @@ impl Pool {
     /// Closes connections, the largest first, until at most three quarters of the maximum are in
     /// use. If the address exceeds its maximum, only its connections are closed.
     fn shrink(&self, of_block: &Arc<AtomicI64>) {
-        let mut accounts = self.lock();
+        let mut accounts = self.accounts.lock();
         let is_block = of_block.load(Relaxed) > self.per_address_max;
         let (amount, max) = match is_block {
             true => (of_block.as_ref(), self.per_address_max),
@@ -216,10 +217,6 @@ impl Pool {
         entry.of_block.fetch_add(amount - before, Relaxed);
         before
     }
-
-    fn lock(&self) -> MutexGuard<'_, Accounts> {
-        self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Account {
@@ -247,7 +244,7 @@ impl Drop for Account {
         self.pool.set(&self.entry, 0);
         let closing = self.entry.closing.swap(0, Relaxed);
         self.pool.closing.fetch_sub(closing, Relaxed);
-        let mut accounts = self.pool.lock();
+        let mut accounts = self.pool.accounts.lock();
         accounts.open.remove(&self.number);
         let block = self.entry.ticket.block();
         let is_last = Arc::strong_count(&self.entry.of_block) == 1;
@@ -305,7 +302,7 @@ mod tests {
         assert_eq!(pool.total.load(Relaxed), 22 << 20, "it is closed");
         drop((first, second, third, more));
         assert_eq!(pool.total.load(Relaxed), 0);
-        assert!(pool.lock().open.is_empty() && pool.lock().by_block.is_empty());
+        assert!(pool.accounts.lock().open.is_empty() && pool.accounts.lock().by_block.is_empty());
     }
 
     #[test]

@@ -6,12 +6,13 @@ use std::{
     hash::Hash,
     net::IpAddr,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
     time::Instant,
@@ -129,7 +130,7 @@ impl ConnectionLimiter {
     }
 
     fn try_acquire(&self, block: AddressBlock) -> Option<ConnectionPermit> {
-        let (mut counts, limits) = (lock(&self.counts), self.limits);
+        let (mut counts, limits) = (self.counts.lock(), self.limits);
         counts.make_room(limits.total);
         let reserved = limits.total / 10;
         let is_reserved = counts.total >= limits.total - reserved;
@@ -176,7 +177,7 @@ impl ConnectionPermit {
     /// Counts the connection for the name in its certificate. Returns false if that name has too
     /// many.
     pub(super) fn bind_identity(&mut self, identity: &Arc<str>) -> bool {
-        let by_identity = &mut lock(&self.ticket.counts).by_identity;
+        let by_identity = &mut self.ticket.counts.lock().by_identity;
         let may = increment(by_identity, Arc::clone(identity), self.limits.per_identity);
         self.identity = may.then(|| Arc::clone(identity));
         may
@@ -215,7 +216,7 @@ impl Ticket {
         if self.is_admitted() {
             return;
         }
-        let mut counts = lock(&self.counts);
+        let mut counts = self.counts.lock();
         if counts.unadmitted.remove(&self.number).is_none() {
             return;
         }
@@ -311,7 +312,7 @@ fn decrement<K: Eq + Hash>(counts: &mut HashMap<K, u32>, key: &K) {
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let Ticket { number, block, .. } = *self.ticket;
-        let mut counts = lock(&self.ticket.counts);
+        let mut counts = self.ticket.counts.lock();
         if let Some(identity) = &self.identity {
             decrement(&mut counts.by_identity, identity);
         }
@@ -325,10 +326,6 @@ impl Drop for ConnectionPermit {
         counts.total -= 1;
         counts.remove(block, was_admitted);
     }
-}
-
-fn lock(counts: &Mutex<ConnectionCounts>) -> MutexGuard<'_, ConnectionCounts> {
-    counts.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -373,10 +370,10 @@ mod tests {
         drop(first);
         assert!(limiter.acquire(first_address).is_some());
         drop((second, third));
-        assert!(lock(&limiter.counts).by_block.is_empty());
-        assert!(lock(&limiter.counts).by_identity.is_empty());
-        assert!(lock(&limiter.counts).unadmitted.is_empty());
-        assert_eq!(lock(&limiter.counts).total, 0);
+        assert!(limiter.counts.lock().by_block.is_empty());
+        assert!(limiter.counts.lock().by_identity.is_empty());
+        assert!(limiter.counts.lock().unadmitted.is_empty());
+        assert_eq!(limiter.counts.lock().total, 0);
     }
 
     #[test]
@@ -417,8 +414,8 @@ mod tests {
         );
         assert!(!admitted.ticket.control.is_close_requested());
         drop((admitted, idle, eighth, ninth));
-        assert_eq!(lock(&limiter.counts).total, 0);
-        assert!(lock(&limiter.counts).closing.is_empty());
+        assert_eq!(limiter.counts.lock().total, 0);
+        assert!(limiter.counts.lock().closing.is_empty());
     }
 
     #[tokio::test(start_paused = true)]

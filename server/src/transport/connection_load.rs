@@ -4,7 +4,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU32, Ordering::Relaxed},
     },
     task::{Context, Waker},
@@ -12,6 +12,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, watch},
     time::Instant,
@@ -199,7 +200,7 @@ impl ConnectionLoad {
     }
 
     fn add_consumed(&self, more: Received) {
-        let mut consumed = self.lock_consumed();
+        let mut consumed = self.consumed.lock();
         consumed.received.add(more);
         if std::mem::take(&mut consumed.is_awaited) {
             self.ticket.control().wake();
@@ -209,14 +210,14 @@ impl ConnectionLoad {
     /// Returns the data that services have consumed. The connection's task is woken when more is
     /// consumed.
     pub(super) fn consumed(&self) -> Received {
-        let mut consumed = self.lock_consumed();
+        let mut consumed = self.consumed.lock();
         consumed.is_awaited = true;
         consumed.received
     }
 
     /// Counts a call as incomplete. A call needs memory before its first message has begun.
     pub fn call(self: &Arc<Self>) -> IncomingCall {
-        let mut waiting = self.lock();
+        let mut waiting = self.state.lock();
         waiting.calls += 1;
         self.incomplete_calls.set(waiting.calls);
         drop(waiting);
@@ -235,13 +236,13 @@ impl ConnectionLoad {
 
     /// Returns the number of bytes counted for streams that are not read.
     pub(super) fn bytes_of_unread_streams(&self) -> i64 {
-        let bytes = self.lock().paused * PAUSED_BYTES;
+        let bytes = self.state.lock().paused * PAUSED_BYTES;
         i64::try_from(bytes).unwrap_or(i64::MAX / 2)
     }
 
     /// Returns true if the connection is in a burst. Its task is woken when the burst has ended.
     pub(super) fn is_in_burst(&self) -> bool {
-        self.lock().is_in_burst()
+        self.state.lock().is_in_burst()
     }
 
     /// Counts response bytes until the client has read them.
@@ -256,7 +257,7 @@ impl ConnectionLoad {
 
     /// Returns true if lease streams may be read. Otherwise the task is woken when they may.
     pub fn has_room(&self, cx: &Context<'_>) -> bool {
-        let mut waiting = self.lock();
+        let mut waiting = self.state.lock();
         let has_room = waiting.unread <= UNREAD_MAX;
         if !has_room
             && !waiting
@@ -271,7 +272,7 @@ impl ConnectionLoad {
 
     /// Counts a stream that is not read at present: its client may fill the stream's window.
     pub fn count_paused(self: &Arc<Self>) -> Paused {
-        let mut waiting = self.lock();
+        let mut waiting = self.state.lock();
         waiting.paused += 1;
         self.update_account(&waiting);
         drop(waiting);
@@ -285,7 +286,7 @@ impl ConnectionLoad {
 
     /// Tracks a response, which counts as unread from now on.
     pub fn track_response(self: &Arc<Self>) -> UnreadResponse {
-        let mut waiting = self.lock();
+        let mut waiting = self.state.lock();
         waiting.counted += 1;
         let number = waiting.counted;
         waiting.unread_since.insert(number, Instant::now());
@@ -323,7 +324,7 @@ impl ConnectionLoad {
 
     /// Returns true if a response has been unread for more than [`RESPONSE_READ_TIMEOUT`].
     pub(super) fn has_stale_response(&self) -> bool {
-        let waiting = self.lock();
+        let waiting = self.state.lock();
         let mut start_times = waiting.unread_since.values();
         start_times.any(|since| since.elapsed() > RESPONSE_READ_TIMEOUT)
     }
@@ -338,14 +339,6 @@ impl ConnectionLoad {
         let paused = waiting.paused * PAUSED_BYTES;
         let messages = waiting.partial + waiting.undecoded + waiting.unread;
         self.bytes.set(messages + paused);
-    }
-
-    fn lock_consumed(&self) -> MutexGuard<'_, Consumed> {
-        self.consumed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, LoadState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -368,7 +361,7 @@ impl IncomingCall {
         if bytes == self.bytes {
             return true;
         }
-        let mut waiting = self.load.lock();
+        let mut waiting = self.load.state.lock();
         let was_in_burst = waiting.is_in_burst();
         waiting.partial = waiting.partial + bytes - self.bytes;
         self.bytes = bytes;
@@ -380,7 +373,7 @@ impl IncomingCall {
     /// Sets the number of bytes of complete messages that wait to be decoded.
     pub fn set_undecoded(&mut self, bytes: usize) {
         if bytes != self.undecoded {
-            let mut waiting = self.load.lock();
+            let mut waiting = self.load.state.lock();
             waiting.undecoded = waiting.undecoded + bytes - self.undecoded;
             self.undecoded = bytes;
             self.load.update_account(&waiting);
@@ -390,7 +383,7 @@ impl IncomingCall {
     /// Records that the first message is complete.
     pub fn message_complete(&mut self) {
         if std::mem::take(&mut self.is_first) {
-            let mut waiting = self.load.lock();
+            let mut waiting = self.load.state.lock();
             let was_in_burst = waiting.is_in_burst();
             waiting.calls -= 1;
             self.load.incomplete_calls.set(waiting.calls);
@@ -410,7 +403,7 @@ impl Drop for IncomingCall {
 impl UnreadBytes {
     /// Sets the number of unread bytes.
     pub fn set(&mut self, bytes: usize) {
-        let mut waiting = self.load.lock();
+        let mut waiting = self.load.state.lock();
         waiting.unread = waiting.unread + bytes - self.bytes;
         self.bytes = bytes;
         self.load.update_account(&waiting);
@@ -435,7 +428,7 @@ impl Drop for WaitingForPermit {
 
 impl Drop for Paused {
     fn drop(&mut self) {
-        let mut waiting = self.0.lock();
+        let mut waiting = self.0.state.lock();
         waiting.paused -= 1;
         self.0.update_account(&waiting);
     }
@@ -450,7 +443,7 @@ impl AsRef<[u8]> for Piece {
 impl UnreadResponse {
     /// Marks the response as unread from now on.
     pub fn mark_unread(&self) {
-        let mut waiting = self.load.lock();
+        let mut waiting = self.load.state.lock();
         waiting.unread_since.insert(self.number, Instant::now());
     }
 
@@ -465,7 +458,7 @@ impl UnreadResponse {
 
     /// Marks all data produced so far as read.
     pub fn mark_read(&self) {
-        self.load.lock().unread_since.remove(&self.number);
+        self.load.state.lock().unread_since.remove(&self.number);
     }
 }
 
@@ -562,14 +555,14 @@ mod tests {
         assert!(load.has_room(&cx));
         let mut more = load.count_unread(1);
         assert!(!load.has_room(&cx));
-        assert_eq!(load.lock().room_wakers.len(), 1);
+        assert_eq!(load.state.lock().room_wakers.len(), 1);
         drop(piece.slice(..1));
         assert!(!load.has_room(&cx), "the rest is unread");
         drop(piece);
         assert!(load.has_room(&cx));
-        assert!(load.lock().room_wakers.is_empty(), "it was woken");
+        assert!(load.state.lock().room_wakers.is_empty(), "it was woken");
         more.set(0);
-        assert_eq!(load.lock().unread, 0);
+        assert_eq!(load.state.lock().unread, 0);
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,11 +5,12 @@
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
 use futures::future::{BoxFuture, FutureExt as _};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{net::TcpStream, sync::watch, time::sleep};
 use tokio_rustls::{
     TlsAcceptor,
@@ -282,7 +283,7 @@ impl Tls {
     /// Reloads the files if they have changed, and returns the current configuration. It stays in
     /// use while new files are invalid or incomplete.
     fn current_config(&self) -> MutexGuard<'_, CurrentConfig> {
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.current.lock();
         if !current.fingerprints.has_changed() {
             return current;
         }

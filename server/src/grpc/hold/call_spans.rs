@@ -1,13 +1,11 @@
 //! Spans of the calls on a lease stream, each from the request message to the response.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use leasehold_proto::v1::{
     ErrorReason, HoldResponse, hold_request::Message as Request, hold_response::Message as Response,
 };
+use parking_lot::Mutex;
 use tonic::Code;
 
 use crate::{
@@ -68,7 +66,8 @@ impl CallSpans {
         let caller = TraceParent::parse(traceparent).map(|parent| RemoteParent::new(parent, None));
         let span = start(&inner.tracing, method, caller);
         if span.is_recording() {
-            inner.open().entry(call_id).or_insert_with(|| span.clone());
+            let mut open = inner.open.lock();
+            open.entry(call_id).or_insert_with(|| span.clone());
         }
         span
     }
@@ -99,16 +98,10 @@ impl CallSpans {
             )
             | None => return,
         };
-        let Some(span) = inner.open().remove(&call_id) else {
+        let Some(span) = inner.open.lock().remove(&call_id) else {
             return;
         };
         record_end(&span, code, reason);
         span.end();
-    }
-}
-
-impl Inner {
-    fn open(&self) -> MutexGuard<'_, HashMap<i64, Span>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -4,12 +4,13 @@
 use std::{
     collections::{HashMap, VecDeque},
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::{Context, Poll, Waker},
 };
 
 use futures::stream::Stream;
 use leasehold_proto::v1::{HoldResponse, hold_response::Message};
+use parking_lot::Mutex;
 use prost::Message as _;
 use tonic::Status;
 
@@ -87,7 +88,7 @@ pub(super) fn buffer(load: Option<Arc<ConnectionLoad>>) -> (Sender, RequestBackp
 impl Sender {
     /// Sends a message. Returns false if the client has disconnected.
     pub(super) fn send(&self, response: Box<HoldResponse>) -> bool {
-        let mut buffer = lock(&self.0.0);
+        let mut buffer = self.0.0.lock();
         if buffer.receiver == HalfState::Dropped {
             return false;
         }
@@ -98,7 +99,7 @@ impl Sender {
 
     /// Ends the call with an error after the messages that were sent.
     pub(super) fn fail(&self, status: Status) {
-        let mut buffer = lock(&self.0.0);
+        let mut buffer = self.0.0.lock();
         buffer.messages.push_back(Err(status));
         buffer.wake_reader();
     }
@@ -107,7 +108,7 @@ impl Sender {
 impl RequestBackpressure {
     /// Waits until there is room for responses, or the client has disconnected.
     pub(super) fn poll_room(&self, cx: &Context<'_>) -> Poll<()> {
-        let buffer = &mut *lock(&self.0);
+        let buffer = &mut *self.0.lock();
         let load = buffer.load.as_ref();
         let has_room = !buffer.is_full() && load.is_none_or(|load| load.has_room(cx));
         if has_room || buffer.receiver == HalfState::Dropped {
@@ -126,7 +127,7 @@ impl Stream for Receiver {
     type Item = Result<HoldResponse, Status>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let mut buffer = lock(&self.0);
+        let mut buffer = self.0.lock();
         match buffer.pop() {
             Some(message) => Poll::Ready(Some(message.map(|message| *message))),
             None if buffer.sender == HalfState::Dropped => Poll::Ready(None),
@@ -203,7 +204,7 @@ impl Buffer {
 
 impl Drop for SendingHalf {
     fn drop(&mut self) {
-        let mut buffer = lock(&self.0);
+        let mut buffer = self.0.lock();
         buffer.sender = HalfState::Dropped;
         buffer.wake_reader();
     }
@@ -211,7 +212,7 @@ impl Drop for SendingHalf {
 
 impl Drop for Receiver {
     fn drop(&mut self) {
-        let mut buffer = lock(&self.0);
+        let mut buffer = self.0.lock();
         buffer.receiver = HalfState::Dropped;
         buffer.messages.clear();
         let bytes = buffer.bytes;
@@ -225,10 +226,6 @@ impl Drop for Receiver {
 
 fn size(response: &HoldResponse) -> usize {
     response.encoded_len() + MESSAGE_BYTES
-}
-
-fn lock(buffer: &Mutex<Buffer>) -> MutexGuard<'_, Buffer> {
-    buffer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -303,7 +300,7 @@ mod tests {
                 Message::Done(Done { call_id: call })
             );
         }
-        assert_eq!(lock(&receiver.0).bytes, 0);
+        assert_eq!(receiver.0.lock().bytes, 0);
         drop(receiver);
         assert!(!sender.send(done(1)), "the client is gone");
     }
@@ -335,7 +332,7 @@ mod tests {
             };
             assert_eq!((next.call_id, next.position), (call, 1));
         }
-        assert!(lock(&receiver.0).positions.is_empty());
-        assert!(lock(&receiver.0).messages.is_empty());
+        assert!(receiver.0.lock().positions.is_empty());
+        assert!(receiver.0.lock().messages.is_empty());
     }
 }

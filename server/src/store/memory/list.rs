@@ -24,7 +24,7 @@ pub(super) fn step(
         Some(Cursor::Scan(_)) => return Listed::Stale,
     };
     let now_us = memory.now_us();
-    let state = memory.state();
+    let state = memory.state.lock();
     let records = state.records.range((from, Bound::Unbounded));
     let (mut locks, mut next) = (Vec::new(), None);
     for (count, (lock, stored)) in (1..).zip(records) {

@@ -2,10 +2,7 @@
 //! locks in one run. That costs less in Redis, and at both ends of the connection, than one run for
 //! each.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::VecDeque, sync::Arc};
 
 use fred::{
     bytes_utils::Str,
@@ -13,6 +10,7 @@ use fred::{
     error::{Error, ErrorKind},
     types::Value,
 };
+use parking_lot::Mutex;
 use tokio::{runtime::Handle, sync::oneshot};
 
 use super::{reply, script::evalsha, scripts::Command};
@@ -82,7 +80,7 @@ impl ScriptBatcher {
     }
 
     fn try_start_solo(&self) -> bool {
-        let mut queue = self.queue();
+        let mut queue = self.0.lock();
         let begins = queue.in_flight < RUNS_IN_FLIGHT_MAX;
         queue.in_flight += usize::from(begins);
         begins
@@ -91,7 +89,7 @@ impl ScriptBatcher {
     /// Adds a call to its group. Starts a run if the group is now a full batch, or if fewer runs
     /// than [`RUNS_IN_FLIGHT_MAX`] are in flight by now.
     fn enqueue(self: &Arc<Self>, client: &Client, waiting: PendingRun) {
-        let mut queue = self.queue();
+        let mut queue = self.0.lock();
         let is_full = queue.push_and_check_full(waiting);
         if queue.in_flight < RUNS_IN_FLIGHT_MAX {
             queue.in_flight += 1;
@@ -114,15 +112,11 @@ impl ScriptBatcher {
     async fn run_batches(self: Arc<Self>, client: Client, mut batch: Batch, calls_min: usize) {
         loop {
             run(&client, batch).await;
-            match self.queue().next(calls_min) {
+            match self.0.lock().next(calls_min) {
                 Some(next) => batch = next,
                 None => return,
             }
         }
-    }
-
-    fn queue(&self) -> MutexGuard<'_, BatchQueue> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -195,7 +189,7 @@ impl BatchQueue {
 
 impl Drop for SoloRun<'_> {
     fn drop(&mut self) {
-        let mut queue = self.batches.queue();
+        let mut queue = self.batches.0.lock();
         self.batches.start_next(&mut queue, self.client, 1);
     }
 }

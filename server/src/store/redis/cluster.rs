@@ -16,11 +16,12 @@ mod sync_report;
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
 use futures::future::join_all;
+use parking_lot::Mutex;
 use tokio::{
     select,
     sync::{Notify, oneshot, watch},
@@ -265,7 +266,7 @@ impl Router {
 
     /// Returns the nodes that serve, in the order of their addresses.
     fn serving_nodes(&self) -> Vec<(Address, Arc<Node>)> {
-        let masters = self.masters();
+        let masters = self.masters.lock();
         let serving = masters.iter().filter_map(|(address, master)| {
             let node = master.supervisor.current_node()?;
             Some((address.clone(), node))
@@ -274,7 +275,7 @@ impl Router {
     }
 
     fn supervisor(&self, address: &Address) -> Arc<Supervisor> {
-        let mut masters = self.masters();
+        let mut masters = self.masters.lock();
         if let Some(master) = masters.get_mut(address) {
             master.used_at = Instant::now();
             return Arc::clone(&master.supervisor);
@@ -315,10 +316,6 @@ impl Router {
             stop,
         };
         (master, opening)
-    }
-
-    fn masters(&self) -> MutexGuard<'_, BTreeMap<Address, MasterHandle>> {
-        self.masters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

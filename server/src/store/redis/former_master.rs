@@ -2,15 +2,10 @@
 //! confirms no leases. The former master does not receive renewals, so it expires the lease on
 //! schedule and may have granted the lock to another caller.
 
-use std::{
-    collections::VecDeque,
-    convert::Infallible,
-    io::ErrorKind,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::VecDeque, convert::Infallible, io::ErrorKind, time::Duration};
 
 use fred::interfaces::KeysInterface as _;
+use parking_lot::Mutex;
 use tokio::{
     net::TcpStream,
     time::{Instant, sleep, timeout},
@@ -93,7 +88,7 @@ impl ConfirmationPause {
 impl ServerProcesses {
     /// Records that a process serves at this address.
     pub(super) fn record_serving(&self, run_id: &str, address: &Address) {
-        let mut all = self.all();
+        let mut all = self.0.lock();
         all.retain(|process| *process.run_id != *run_id);
         if all.len() == PROCESSES_MAX {
             all.pop_front();
@@ -107,7 +102,7 @@ impl ServerProcesses {
 
     /// Records that a process has closed a connection.
     pub(super) fn record_closed(&self, run_id: &str) {
-        let mut all = self.all();
+        let mut all = self.0.lock();
         if let Some(process) = all.iter_mut().find(|process| *process.run_id == *run_id) {
             process.has_closed = true;
         }
@@ -118,14 +113,10 @@ impl ServerProcesses {
         let FormerProcess::Known(run_id) = process else {
             return None;
         };
-        let all = self.all();
+        let all = self.0.lock();
         all.iter()
             .find(|process| process.run_id == *run_id)
             .cloned()
-    }
-
-    fn all(&self) -> MutexGuard<'_, VecDeque<ServerProcess>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

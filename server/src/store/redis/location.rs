@@ -1,11 +1,6 @@
 //! Location of a store: one server, the master named by Sentinel, or the masters of a cluster.
 
-use std::{
-    collections::HashMap,
-    fmt, slice,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, fmt, slice, sync::Arc, time::Duration};
 
 use fred::{
     error::Error,
@@ -13,6 +8,7 @@ use fred::{
     types::{CustomCommand, Value},
 };
 use futures::future::join_all;
+use parking_lot::Mutex;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
 
 use super::{
@@ -281,7 +277,7 @@ async fn vote_for_master(
 impl SentinelViewHandle {
     /// Returns the view of the last query.
     pub(super) fn current(&self) -> Option<SentinelView> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.0.lock()
     }
 
     /// Queries the connected Sentinels. The result has their highest number of replicas and their
@@ -296,7 +292,7 @@ impl SentinelViewHandle {
                 down_after: first.down_after.min(second.down_after),
             });
         if views_seen.is_some() {
-            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = views_seen;
+            *self.0.lock() = views_seen;
         }
     }
 }

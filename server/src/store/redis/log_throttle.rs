@@ -1,11 +1,9 @@
 //! Throttled log of a server's error replies: each kind at most once a minute, however many calls
 //! receive it.
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
@@ -31,7 +29,7 @@ impl LogThrottle {
     }
 
     fn should_log_at(&self, now: Instant, kind: &'static str, about: &str) -> Option<u64> {
-        let mut errors = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut errors = self.0.lock();
         let is_same = |error: &&mut LoggedError| error.kind == kind && error.subject == about;
         if let Some(error) = errors.iter_mut().find(is_same) {
             error.suppressed += 1;

@@ -5,13 +5,14 @@ mod inspection;
 
 use std::{
     sync::{
-        Arc, LazyLock, Mutex as StdMutex, OnceLock, PoisonError,
+        Arc, LazyLock, OnceLock,
         atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use fred::{clients::Client, error::Error, interfaces::PubsubInterface as _, types::Value};
+use parking_lot::Mutex as SyncMutex;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
@@ -99,8 +100,8 @@ pub struct Node {
     batches: Arc<ScriptBatcher>,
     clock: Clock,
     /// The last clock sample with a short round trip.
-    time: StdMutex<ClockSample>,
-    pause: StdMutex<Option<ConfirmationPause>>,
+    time: SyncMutex<ClockSample>,
+    pause: SyncMutex<Option<ConfirmationPause>>,
     last_reply: LastReply,
     may_be_replaced: AtomicBool,
     /// Position from which the next slot is selected, whose era is checked.
@@ -119,8 +120,8 @@ impl Node {
     pub(super) fn new(mut verified: VerifiedParts, last_reply: LastReply) -> Self {
         Self {
             clock: Clock::starting_at(verified.time.now_ms),
-            time: StdMutex::new(verified.time),
-            pause: StdMutex::new(verified.pause.take()),
+            time: SyncMutex::new(verified.time),
+            pause: SyncMutex::new(verified.pause.take()),
             last_reply,
             may_be_replaced: AtomicBool::new(verified.may_be_replaced),
             next_checked_slot: AtomicU16::new(0),
@@ -243,13 +244,13 @@ impl Node {
     /// Returns the reason why the node confirms no leases now, with its latest end. In a cluster
     /// each slot has its own.
     pub(super) fn pause(&self) -> Option<ConfirmationPause> {
-        let pause = self.pause.lock().unwrap_or_else(PoisonError::into_inner);
+        let pause = self.pause.lock();
         pause.clone().filter(|pause| pause.remaining().is_some())
     }
 
     /// Ends the pause, so that the node confirms leases.
     pub(super) fn end_pause(&self) {
-        *self.pause.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.pause.lock() = None;
     }
 
     /// Marks the era of a slot that is moving to another server, before a lock is requested there.
@@ -464,12 +465,12 @@ impl Node {
     /// have been set back.
     pub(super) fn set_time(&self, reading: ClockSample) {
         self.clock.set(reading.now_ms);
-        *self.time.lock().unwrap_or_else(PoisonError::into_inner) = reading;
+        *self.time.lock() = reading;
     }
 
     /// Returns the last sample that set the clock.
     pub(super) fn time(&self) -> ClockSample {
-        *self.time.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.time.lock()
     }
 
     /// Loads the scripts, unless another call has done so since `seen` was read. Of several calls

@@ -2,8 +2,10 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
 };
+
+use parking_lot::Mutex;
 
 use super::quorum::quorum;
 use crate::{
@@ -57,7 +59,7 @@ impl EndDeduplicator {
 
     /// Counts a report, and returns the number of nodes that have reported the end.
     fn count_report(&self, ending: &LeaseEndEvent) -> usize {
-        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reported = self.reported.lock();
         let identity = (ending.lease_id, ending.fencing_token);
         let is_same = |end: &&mut ReportedEnd| (end.lease_id, end.fencing_token) == identity;
         if let Some(end) = reported.iter_mut().find(is_same) {
@@ -100,7 +102,7 @@ mod tests {
         let events = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&events);
         let listener: Listener = Arc::new(move |event| {
-            sink.lock().expect("not poisoned").push(event);
+            sink.lock().push(event);
         });
         let listener = Arc::new(OnceLock::from(listener));
         let endings = EndDeduplicator::new(3, "lh:".to_owned(), listener);
@@ -109,11 +111,11 @@ mod tests {
         endings.report(&key, vec![ending(1)]);
         for expected in [0, 1, 1] {
             endings.report(&key, vec![ending(2)]);
-            let events = events.lock().expect("not poisoned");
+            let events = events.lock();
             let all: Vec<_> = events.iter().collect();
             assert_eq!(all.len(), expected, "{all:?}");
         }
-        let events = events.lock().expect("not poisoned");
+        let events = events.lock();
         assert_eq!(*events, [Event::Ended(lock, ending(2))]);
     }
 }

@@ -1,11 +1,8 @@
 //! Local queues of all locks for which calls of this broker wait, and the records of their grants.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::{
     select,
     time::{Instant, sleep_until},
@@ -34,7 +31,7 @@ impl LocalQueues {
     /// Enqueues a call for its lock. The flag is true if the queue is new, so that the caller must
     /// start its worker.
     pub(super) fn enqueue(&self, acquire: &AcquireCommand) -> (EnqueueResult, bool) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         let is_new = !state.queues.contains_key(&acquire.lock);
         let line = state.queues.entry(acquire.lock.clone());
         (
@@ -48,7 +45,7 @@ impl LocalQueues {
     pub(super) async fn wait_until_due(&self, lock: &LockKey) -> Option<QueueHead> {
         loop {
             let (at, changed) = {
-                let mut state = self.state();
+                let mut state = self.0.lock();
                 let line = state.queues.get_mut(lock)?;
                 line.remove_timed_out();
                 if line.is_empty() {
@@ -70,21 +67,21 @@ impl LocalQueues {
 
     /// Schedules the next request for the lock after `pause`.
     pub(super) fn sleep_until(&self, lock: &LockKey, pause: Duration) {
-        if let Some(line) = self.state().queues.get_mut(lock) {
+        if let Some(line) = self.0.lock().queues.get_mut(lock) {
             line.sleep_until(pause);
         }
     }
 
     /// Schedules the next request for the lock after `delay`, unless an earlier one is scheduled.
     pub(super) fn wake(&self, lock: &LockKey, delay: Duration) {
-        if let Some(line) = self.state().queues.get_mut(lock) {
+        if let Some(line) = self.0.lock().queues.get_mut(lock) {
             line.wake(delay);
         }
     }
 
     /// Schedules the next request for every lock now.
     pub(super) fn wake_all(&self) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         state
             .queues
             .values_mut()
@@ -93,14 +90,14 @@ impl LocalQueues {
 
     /// Stores the sender of the first call's reply. If that call has left, the sender is dropped.
     pub(super) fn defer_reply(&self, lock: &LockKey, sequence: u64, first: FirstReplySender) {
-        if let Some(line) = self.state().queues.get_mut(lock) {
+        if let Some(line) = self.0.lock().queues.get_mut(lock) {
             line.defer_reply(sequence, first);
         }
     }
 
     /// Removes a waiter from the queue; `None` if the waiter has left.
     pub(super) fn take(&self, lock: &LockKey, sequence: u64) -> Option<Vec<AttemptId>> {
-        self.state().queues.get_mut(lock)?.take(sequence)
+        self.0.lock().queues.get_mut(lock)?.take(sequence)
     }
 
     /// Removes a waiter that was granted the lock. The grant returned by `note` is recorded until
@@ -111,7 +108,7 @@ impl LocalQueues {
         sequence: u64,
         (note, until): (impl FnOnce(&[AttemptId]) -> Option<GrantAttempt>, Instant),
     ) -> Option<Vec<AttemptId>> {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         let attempts = state.queues.get_mut(lock)?.take(sequence)?;
         if let Some(grant_attempt) = note(&attempts) {
             state.grants.record(lock, grant_attempt, until);
@@ -126,7 +123,7 @@ impl LocalQueues {
         request: RequestHash,
         attempt: AttemptId,
     ) -> (LeaveResult, CancelTarget) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         let line = state.queues.get_mut(lock);
         match line.map_or(LeaveResult::NotQueued, |line| {
             line.remove_attempt(request, attempt)
@@ -144,7 +141,7 @@ impl LocalQueues {
     /// Returns the queue position of the waiter with this sequence number; 0 if the waiter has
     /// left.
     pub(super) fn position(&self, lock: &LockKey, sequence: u64) -> u32 {
-        let state = self.state();
+        let state = self.0.lock();
         state
             .queues
             .get(lock)
@@ -153,12 +150,12 @@ impl LocalQueues {
 
     /// Returns the number of waiters of the lock.
     pub(super) fn length(&self, lock: &LockKey) -> u32 {
-        self.state().queues.get(lock).map_or(0, LocalQueue::len)
+        self.0.lock().queues.get(lock).map_or(0, LocalQueue::len)
     }
 
     /// Returns the number of waiters of the lock, and the first waiters.
     pub(super) fn waiter_infos(&self, lock: &LockKey) -> (u32, Vec<WaiterInfo>) {
-        let state = self.state();
+        let state = self.0.lock();
         let line = state.queues.get(lock);
         line.map_or((0, Vec::new()), |line| (line.len(), line.waiter_infos()))
     }
@@ -169,14 +166,10 @@ impl LocalQueues {
         lock: &LockKey,
         broker: BrokerId,
     ) -> (bool, Vec<HandOff>) {
-        let state = self.state();
+        let state = self.0.lock();
         (
             state.queues.contains_key(lock),
             state.grants.recent_grants(lock, broker),
         )
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -21,10 +21,7 @@
 //! If a message is lost nevertheless, the touch that each queue receives every second finds what it
 //! reported. Nothing is granted in a slot within that time after the slot has moved.
 
-use std::{
-    sync::{Arc, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -55,11 +52,7 @@ impl Router {
 
     /// Records that slots are being assigned to other masters.
     pub(super) fn record_reassignment(&self) {
-        let mut changed_at = self
-            .last_reassigned_at
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        *changed_at = Some(Instant::now());
+        *self.last_reassigned_at.lock() = Some(Instant::now());
     }
 
     fn is_responsible(&self, from: &Address, slot: u16) -> bool {
@@ -73,14 +66,13 @@ impl Router {
     }
 
     fn has_serving_node(&self, master: &Address) -> bool {
-        let masters = self.masters();
+        let masters = self.masters.lock();
         let handle = masters.get(master);
         handle.is_some_and(|handle| handle.supervisor.current_node().is_some())
     }
 
     fn is_reassigning(&self) -> bool {
-        let changed_at = self.last_reassigned_at.lock();
-        let changed_at = *changed_at.unwrap_or_else(PoisonError::into_inner);
+        let changed_at = *self.last_reassigned_at.lock();
         changed_at.is_some_and(|at| at.elapsed() < REASSIGNMENT_WINDOW)
     }
 }

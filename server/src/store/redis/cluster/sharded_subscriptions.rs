@@ -7,13 +7,10 @@
 //! counts only for [`SUBSCRIPTION_TTL`], and is then made again. Messages lost in between are
 //! replaced by the touch that each queue receives every second.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, time::Duration};
 
 use fred::{clients::Client, error::Error, interfaces::PubsubInterface as _};
+use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
 
 use super::{redirect::Redirect, slot::tag_of};
@@ -59,14 +56,14 @@ impl ShardedSubscriptions {
     /// Subscribes to the messages about the locks of a slot. Returns true if the subscription is
     /// new, in which case messages may have been lost. Cancel safe.
     pub(in crate::store::redis) async fn ensure_subscribed(&self, slot: u16) -> bool {
-        let subscribed_at = self.subscribed().get(&slot).copied();
+        let subscribed_at = self.subscribed.lock().get(&slot).copied();
         if subscribed_at.is_some_and(|at| at.elapsed() < SUBSCRIPTION_TTL) {
             return false;
         }
         let started_at = Instant::now();
         match timeout(SUBSCRIBE_TIMEOUT, self.subscribe(slot)).await {
             Ok(Ok(())) => {
-                self.subscribed().insert(slot, started_at);
+                self.subscribed.lock().insert(slot, started_at);
                 true
             }
             // The slot is on another server, or the node is about to be closed.
@@ -77,11 +74,5 @@ impl ShardedSubscriptions {
     async fn subscribe(&self, slot: u16) -> Result<(), Error> {
         let channel = format!("{}{}", self.channel, tag_of(slot));
         self.client.ssubscribe(channel).await
-    }
-
-    fn subscribed(&self) -> MutexGuard<'_, HashMap<u16, Instant>> {
-        self.subscribed
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 }

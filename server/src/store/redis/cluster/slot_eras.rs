@@ -2,10 +2,10 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, watch},
     time::timeout,
@@ -99,14 +99,14 @@ impl EraHistory {
             bounds: record.map(|(bounds, _)| bounds),
             no_grants_before_ms: record.map_or(0, |(_, ms)| ms),
             key: key.cloned(),
-            doubted: self.doubted().get(&slot).cloned(),
+            doubted: self.doubted.lock().get(&slot).cloned(),
         }
     }
 
     /// Marks eras as doubtful, because locks may have been lost in them.
     pub(in crate::store::redis) fn mark_doubtful(&self, eras: Vec<SlotEra>) {
         let by_slot = eras.into_iter().map(|era| (era.slot, era.id));
-        self.doubted().extend(by_slot);
+        self.doubted.lock().extend(by_slot);
     }
 
     /// Returns true if this process has used an era of the slot.
@@ -115,22 +115,14 @@ impl EraHistory {
     }
 
     pub(super) fn remember(&self, slot: u16, era: &Era) {
-        let mut all = self.all();
+        let mut all = self.of_slots.lock();
         let record = &mut all[usize::from(slot)];
         let (bounds, ms) = record.unwrap_or((era.bounds, 0));
         *record = Some((bounds.max(era.bounds), ms.max(era.no_grants_before_ms)));
     }
 
     fn slot_record(&self, slot: u16) -> Option<(EraBounds, u64)> {
-        self.all()[usize::from(slot)]
-    }
-
-    fn all(&self) -> MutexGuard<'_, Vec<Option<(EraBounds, u64)>>> {
-        self.of_slots.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn doubted(&self) -> MutexGuard<'_, HashMap<u16, Box<str>>> {
-        self.doubted.lock().unwrap_or_else(PoisonError::into_inner)
+        self.of_slots.lock()[usize::from(slot)]
     }
 }
 
@@ -150,7 +142,7 @@ impl SlotEras {
         let mut synced = self.changed.subscribe();
         let settle = async {
             loop {
-                match self.slots()[usize::from(slot)].clone() {
+                match self.slots.lock()[usize::from(slot)].clone() {
                     SlotState::Synced(synced) => return synced.id,
                     SlotState::Moving | SlotState::Failed => return Box::default(),
                     SlotState::Unread | SlotState::Unused => {}
@@ -173,10 +165,10 @@ impl SlotEras {
         &self,
         slot: u16,
     ) -> Result<Box<str>, StoreError> {
-        if self.slots()[usize::from(slot)] == SlotState::Unread {
+        if self.slots.lock()[usize::from(slot)] == SlotState::Unread {
             self.id(slot).await;
         }
-        match &self.slots()[usize::from(slot)] {
+        match &self.slots.lock()[usize::from(slot)] {
             SlotState::Unread | SlotState::Failed => Err(StoreError::Recovering {
                 retry_after_ms: CONFIRM_RETRY_MS,
             }),
@@ -191,7 +183,7 @@ impl SlotEras {
     /// Returns the slots in which no lease is confirmed now, grouped by former master.
     pub(in crate::store::redis) fn paused(&self) -> Vec<PausedSlots> {
         let mut paused: Vec<PausedSlots> = Vec::new();
-        for (slot, state) in (0..SLOTS).zip(self.slots().iter_mut()) {
+        for (slot, state) in (0..SLOTS).zip(self.slots.lock().iter_mut()) {
             let SlotState::Synced(synced) = state else {
                 continue;
             };
@@ -218,7 +210,7 @@ impl SlotEras {
 
     /// Ends the pause of these slots, because their former master has stopped.
     pub(in crate::store::redis) fn end_pause(&self, slots: &[u16]) {
-        let mut all = self.slots();
+        let mut all = self.slots.lock();
         for &slot in slots {
             if let SlotState::Synced(synced) = &mut all[usize::from(slot)] {
                 synced.pause = None;
@@ -228,7 +220,7 @@ impl SlotEras {
 
     /// Returns all eras in which the node grants.
     pub(in crate::store::redis) fn all_synced(&self) -> Vec<SlotEra> {
-        let slots = self.slots();
+        let slots = self.slots.lock();
         let synced = (0..SLOTS)
             .zip(slots.iter())
             .filter_map(|(slot, state)| match state {
@@ -245,7 +237,7 @@ impl SlotEras {
 
     /// Returns a slot with an agreed era. The search starts at `turn`.
     pub(in crate::store::redis) fn any_synced(&self, start: u16) -> Option<u16> {
-        let slots = self.slots();
+        let slots = self.slots.lock();
         let order = (0..SLOTS).map(|at| (at + start % SLOTS) % SLOTS);
         order
             .into_iter()
@@ -256,7 +248,7 @@ impl SlotEras {
     /// requests a new agreement. With `is_lost` the store has no era at all. The server may then
     /// have lost all data, so all eras are discarded.
     pub(in crate::store::redis) fn invalidate(&self, slot: u16, is_lost: bool) {
-        let mut slots = self.slots();
+        let mut slots = self.slots.lock();
         for (at, state) in slots.iter_mut().enumerate() {
             let is_slot = at == usize::from(slot);
             if is_slot || is_lost && matches!(state, SlotState::Synced(_)) {
@@ -270,7 +262,7 @@ impl SlotEras {
     /// Compares the node's era of a slot with that of the store, and discards it if they differ.
     pub(in crate::store::redis) fn compare(&self, slot: u16, stored: Option<&str>) {
         let stored = stored.map(|era| era.split('|').next().unwrap_or_default());
-        let is_same = match &self.slots()[usize::from(slot)] {
+        let is_same = match &self.slots.lock()[usize::from(slot)] {
             SlotState::Synced(synced) => stored == Some(&*synced.id),
             SlotState::Unread | SlotState::Unused | SlotState::Moving | SlotState::Failed => true,
         };
@@ -286,7 +278,7 @@ impl SlotEras {
 
     /// Discards the eras of slots that are not the node's.
     pub(super) fn retain(&self, own_slots: &BTreeSet<u16>) {
-        for (slot, state) in (0..SLOTS).zip(self.slots().iter_mut()) {
+        for (slot, state) in (0..SLOTS).zip(self.slots.lock().iter_mut()) {
             if !own_slots.contains(&slot) {
                 *state = SlotState::Unread;
             }
@@ -296,7 +288,7 @@ impl SlotEras {
     /// Returns the slots to agree on next, and whether calls wait for them. Returns the slots for
     /// which calls wait, if there are any, else at most `most` slots whose eras have not been read.
     pub(super) fn next_batch(&self, own_slots: &BTreeSet<u16>, max: usize) -> (Vec<u16>, bool) {
-        let requested = std::mem::take(&mut *self.requested());
+        let requested = std::mem::take(&mut *self.requested.lock());
         if !requested.is_empty() {
             let (own, others): (Vec<_>, Vec<_>) = requested
                 .into_iter()
@@ -305,7 +297,7 @@ impl SlotEras {
             self.notify_waiting();
             return (own, true);
         }
-        let slots = self.slots();
+        let slots = self.slots.lock();
         let unread = |slot: &&u16| slots[usize::from(**slot)] == SlotState::Unread;
         let unread = own_slots.iter().filter(unread).take(max).copied();
         (unread.collect(), false)
@@ -314,7 +306,7 @@ impl SlotEras {
     /// Returns the node's slots without an agreed era, because it is moving or could not be read or
     /// written.
     pub(super) fn all_failed(&self, own_slots: &BTreeSet<u16>) -> Vec<u16> {
-        let slots = self.slots();
+        let slots = self.slots.lock();
         let failed = |slot: &&u16| {
             matches!(
                 slots[usize::from(**slot)],
@@ -325,7 +317,7 @@ impl SlotEras {
     }
 
     pub(super) fn set_synced(&self, slot: u16, id: &str, pause: Option<ConfirmationPause>) {
-        let state = &mut self.slots()[usize::from(slot)];
+        let state = &mut self.slots.lock()[usize::from(slot)];
         *state = SlotState::Synced(SyncedSlot {
             id: id.into(),
             pause,
@@ -333,18 +325,18 @@ impl SlotEras {
     }
 
     pub(super) fn set_unused(&self, slot: u16) {
-        self.slots()[usize::from(slot)] = SlotState::Unused;
+        self.slots.lock()[usize::from(slot)] = SlotState::Unused;
     }
 
     pub(super) fn set_moving(&self, moving: &[u16]) {
         for &slot in moving {
-            self.slots()[usize::from(slot)] = SlotState::Moving;
+            self.slots.lock()[usize::from(slot)] = SlotState::Moving;
         }
     }
 
     pub(super) fn set_failed(&self, failed: &[u16]) {
         for &slot in failed {
-            self.slots()[usize::from(slot)] = SlotState::Failed;
+            self.slots.lock()[usize::from(slot)] = SlotState::Failed;
         }
     }
 
@@ -354,18 +346,8 @@ impl SlotEras {
     }
 
     fn request(&self, slot: u16) {
-        self.requested().insert(slot);
+        self.requested.lock().insert(slot);
         self.work_available.notify_one();
-    }
-
-    fn slots(&self) -> MutexGuard<'_, Vec<SlotState>> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn requested(&self) -> MutexGuard<'_, BTreeSet<u16>> {
-        self.requested
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -58,7 +58,7 @@ impl Router {
     /// Returns true if every slot has a master on which a node serves.
     fn is_complete(&self) -> bool {
         let map = Arc::clone(&self.map.borrow());
-        let handles = self.masters();
+        let handles = self.masters.lock();
         let serves = |master: &Address| {
             let handle = handles.get(master);
             handle.is_some_and(|handle| handle.supervisor.current_node().is_some())
@@ -139,7 +139,7 @@ impl Router {
     /// Opens nodes on masters without a node.
     pub(super) fn open_missing_masters(&self) -> Vec<(Address, FirstOpen)> {
         let masters = self.map.borrow().masters();
-        let mut handles = self.masters();
+        let mut handles = self.masters.lock();
         let mut opening = Vec::new();
         for address in masters {
             if let Some(handle) = handles.get_mut(&address) {
@@ -155,7 +155,7 @@ impl Router {
 
     /// Closes nodes of servers that are masters of no slots.
     fn close_former_masters(&self) {
-        self.masters().retain(|_, handle| {
+        self.masters.lock().retain(|_, handle| {
             let is_recent = handle.used_at.elapsed() < IDLE_SERVER_TTL;
             if !is_recent {
                 handle.stop.cancel();
