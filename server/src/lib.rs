@@ -26,6 +26,7 @@ pub mod shutdown;
 pub mod store;
 pub mod stream_registry;
 pub mod telemetry;
+mod time;
 pub mod trace;
 pub mod transport;
 pub mod waiters;

@@ -23,6 +23,7 @@ use crate::{
     lock::{AcquireCall, LeaseId, LockError, LockKey, QuotaExceeded, RequestHash},
     metrics::HeldLockGauge,
     rate_limit::{KeyedRateLimiter, RateLimit},
+    time::millis,
 };
 
 /// Maximum number of lease streams of one broker.
@@ -143,7 +144,7 @@ impl Quotas {
             let result = acquires.check(rate_limit, Arc::clone(caller));
             result.map_err(|retry_after| QuotaExceeded::Rate {
                 max: max_per_second,
-                retry_after_ms: u64::try_from(retry_after.as_millis()).unwrap_or(u64::MAX) + 1,
+                retry_after_ms: millis(retry_after) + 1,
             })?;
         }
         self.detached.lock().evict_expired();

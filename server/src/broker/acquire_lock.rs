@@ -1,6 +1,6 @@
 //! Acquisition of one lock of a call, from the first command to the grant.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -15,6 +15,7 @@ use crate::{
     },
     metrics::AcquireTimer,
     store::{Acquired, Cancelled, Renewed, StoreError},
+    time::now_unix_millis,
     waiters::{Registration, Signal},
 };
 
@@ -321,13 +322,11 @@ impl LockAcquisition<'_> {
     }
 
     fn grant_without_claim(&self, fencing_token: FencingToken) -> Grant {
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now_ms = since_epoch.unwrap_or_default().as_millis();
         Grant {
             fencing_token,
             mode: self.acquire.mode,
             ttl: self.granted_ttl(),
-            acquired_ms: u64::try_from(now_ms).unwrap_or(u64::MAX),
+            acquired_ms: now_unix_millis(),
             hold_count: 1,
             queue_length: 0,
             disconnect_grace_ms: self.acquire.options.disconnect_grace_ms,

@@ -15,7 +15,7 @@ use std::{
     collections::{HashMap, HashSet, VecDeque},
     hash::Hash,
     sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime},
 };
 
 use parking_lot::Mutex;
@@ -27,6 +27,7 @@ use crate::{
     metrics::Metrics,
     recent_events::{LeaseEnd, LeaseEndReason, RecentEvents},
     store::{LeaseEndCause, LeaseEndEvent},
+    time::{millis, unix_time},
     trace::{Span, Tracing},
 };
 
@@ -171,16 +172,14 @@ fn push_bounded<T: Eq + Hash>(order: &mut VecDeque<T>, newest: T) -> Option<T> {
 /// the fencing token, which is at least the time of the grant in microseconds and rarely higher.
 fn end_of(held: &LeaseRef, reason: LeaseEndReason) -> LeaseEnd {
     let at = SystemTime::now();
-    let now = at.duration_since(UNIX_EPOCH).unwrap_or_default();
     let granted_at = Duration::from_micros(held.fencing_token.get());
-    let held_ms = now.saturating_sub(granted_at).as_millis();
     LeaseEnd {
         at,
         lock: held.lock.clone(),
         lease_id: held.lease_id,
         owner: None,
         fencing_token: held.fencing_token.get(),
-        held_ms: u64::try_from(held_ms).unwrap_or(u64::MAX),
+        held_ms: millis(unix_time(at).saturating_sub(granted_at)),
         reason,
         explanation: reason.explanation().to_owned(),
     }

@@ -6,7 +6,7 @@ use super::{
     reader::Reader,
     setting_def::{ValueType, duration, number, setting},
 };
-use crate::{lock::Limits, quotas::QuotaLimits, telemetry};
+use crate::{lock::Limits, quotas::QuotaLimits, telemetry, time::millis};
 
 const QUOTA_MAX: u32 = 1_000_000_000;
 const TTL_MIN: Duration = Duration::from_millis(100);
@@ -144,8 +144,4 @@ fn filter() -> ValueType<String> {
             Err(error) => Err(format!("must be a log filter, not {text:?}: {error}")),
         }
     })
-}
-
-pub(super) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

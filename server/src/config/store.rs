@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::{
     reader::Reader,
-    reloadable::{HOUR, millis},
+    reloadable::HOUR,
     setting_def::{SettingDef, ValueType, boolean, duration, file, number, setting},
 };
 use crate::{
@@ -21,6 +21,7 @@ use crate::{
         location::{Address, StoreLocation},
         tls::Tls,
     },
+    time::millis,
 };
 
 const KEY_PREFIX_MAX_BYTES: usize = 64;

@@ -1,11 +1,13 @@
 //! CSRF tokens of the form to revoke a lease. A token is bound to one user and one lease.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use data_encoding::BASE64URL_NOPAD;
 use hmac::{Hmac, Mac as _};
 use rand::{RngCore as _, rngs::OsRng};
 use sha2::Sha256;
+
+use crate::time::unix_time;
 
 /// Validity of a token.
 const TOKEN_TTL: Duration = Duration::from_secs(3_600);
@@ -31,7 +33,7 @@ impl CsrfTokens {
 
     /// Issues a token that is valid for [`TOKEN_TTL`].
     pub(super) fn issue(&self, scope: TokenScope<'_>) -> String {
-        let expires_at = (since_1970() + TOKEN_TTL).as_secs();
+        let expires_at = now_seconds() + TOKEN_TTL.as_secs();
         let digest = self.digest(expires_at, scope).finalize().into_bytes();
         format!("{expires_at}.{}", BASE64URL_NOPAD.encode(&digest))
     }
@@ -48,7 +50,7 @@ impl CsrfTokens {
             return false;
         };
         let is_ours = self.digest(expires_at, scope).verify_slice(&digest).is_ok();
-        is_ours && since_1970().as_secs() <= expires_at
+        is_ours && now_seconds() <= expires_at
     }
 
     fn digest(&self, expires_at: u64, scope: TokenScope<'_>) -> Hmac<Sha256> {
@@ -69,9 +71,8 @@ impl CsrfTokens {
     }
 }
 
-fn since_1970() -> Duration {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.unwrap_or_default()
+fn now_seconds() -> u64 {
+    unix_time(SystemTime::now()).as_secs()
 }
 
 #[cfg(test)]
@@ -80,7 +81,7 @@ mod tests {
 
     #[test]
     fn a_token_is_valid_for_an_hour() {
-        let started_at = since_1970();
+        let started_at = now_seconds();
         let token = CsrfTokens::new().issue(TokenScope {
             user: "token:ops",
             namespace: "default",
@@ -89,7 +90,7 @@ mod tests {
         });
         let (expires_at, _) = token.split_once('.').expect("two parts");
         let expires_at: u64 = expires_at.parse().expect("a time");
-        let hour = [started_at, since_1970()].map(|now| (now + TOKEN_TTL).as_secs());
+        let hour = [started_at, now_seconds()].map(|now| now + TOKEN_TTL.as_secs());
         assert!((hour[0]..=hour[1]).contains(&expires_at), "{expires_at}");
     }
 
@@ -132,7 +133,7 @@ mod tests {
         ] {
             assert!(!tokens.verify(&invalid, scope), "{invalid}");
         }
-        let past = since_1970().as_secs() - 1;
+        let past = now_seconds() - 1;
         let digest = tokens.digest(past, scope).finalize().into_bytes();
         let expired = format!("{past}.{}", BASE64URL_NOPAD.encode(&digest));
         assert!(!tokens.verify(&expired, scope), "too old");

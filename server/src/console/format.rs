@@ -8,6 +8,7 @@ use std::{
 use leasehold_proto::text::plain;
 
 use crate::lock::LockKey;
+use crate::time::{millis, now_unix_millis};
 
 const MINUTE: u64 = 60;
 const HOUR: u64 = 60 * MINUTE;
@@ -51,7 +52,7 @@ impl Link {
 impl Moment {
     /// Creates a moment in the past from milliseconds since 1970.
     pub(super) fn past(since_ms: u64) -> Self {
-        let ms = now_ms().saturating_sub(since_ms);
+        let ms = now_unix_millis().saturating_sub(since_ms);
         Self {
             ms,
             span: span(ms),
@@ -61,8 +62,7 @@ impl Moment {
 
     /// Creates the moment that was `elapsed` ago.
     pub(super) fn ago(elapsed: Duration) -> Self {
-        let ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
-        Self::past(now_ms().saturating_sub(ms))
+        Self::past(now_unix_millis().saturating_sub(millis(elapsed)))
     }
 
     /// Creates the moment in `ms` milliseconds.
@@ -70,7 +70,7 @@ impl Moment {
         Self {
             ms,
             span: span(ms),
-            when: clock(now_ms().saturating_add(ms)),
+            when: clock(now_unix_millis().saturating_add(ms)),
         }
     }
 }
@@ -109,16 +109,6 @@ pub(super) fn time(at: SystemTime) -> String {
         Ok(()) => text.replace('T', " "),
         Err(_) => String::new(),
     }
-}
-
-pub(super) fn now_ms() -> u64 {
-    ms(SystemTime::now())
-}
-
-/// Returns the milliseconds since 1970.
-pub(super) fn ms(at: SystemTime) -> u64 {
-    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Returns the milliseconds of a timestamp or duration of the API; 0 if it is negative.

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use tonic::metadata::MetadataMap;
 
+use crate::time::millis;
+
 /// Time reserved for cancelling the wait and sending the response before the deadline.
 const MARGIN: Duration = Duration::from_millis(100);
 
@@ -12,10 +14,9 @@ pub(super) fn wait_max_ms(metadata: &MetadataMap) -> u64 {
     let timeout = metadata
         .get("grpc-timeout")
         .and_then(|value| value.to_str().ok());
-    timeout.and_then(parse).map_or(u64::MAX, |timeout| {
-        let remaining = timeout.saturating_sub(MARGIN);
-        u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX)
-    })
+    timeout
+        .and_then(parse)
+        .map_or(u64::MAX, |timeout| millis(timeout.saturating_sub(MARGIN)))
 }
 
 /// Parses `1*8DIGIT ("H" / "M" / "S" / "m" / "u" / "n")`. Any other text counts as no deadline, as

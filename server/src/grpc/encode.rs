@@ -1,7 +1,5 @@
 //! Encoding of domain types as protobuf messages.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use leasehold_proto::v1::{self as pb, watch_locks_response::EventType};
 use prost_types::{Duration, Timestamp};
 
@@ -9,6 +7,7 @@ use crate::{
     broker::ReleaseResult,
     lock::{HeldLock, Holder, Lease, LeaseId, LockKey, LockState, Mode, Owner, WaiterInfo},
     store::{Change, ChangeKind},
+    time::now_unix_millis,
 };
 
 /// Encodes a lease whose validity starts now.
@@ -20,7 +19,7 @@ pub(super) fn lease(lease: &Lease) -> pb::Lease {
         grants: lease.locks.iter().map(grant).collect(),
         ttl: Some(duration(ttl_ms)),
         heartbeat_interval: Some(duration(lease.ttl().heartbeat_interval_ms())),
-        expire_time: Some(timestamp(now_ms().saturating_add(ttl_ms))),
+        expire_time: Some(timestamp(now_unix_millis().saturating_add(ttl_ms))),
     }
 }
 
@@ -101,7 +100,7 @@ pub(super) fn unknown_holder(lock: &LockKey, lease_id: LeaseId) -> pb::Holder {
 
 /// Encodes an event of a watch with the time of this broker's clock.
 pub(super) fn event(kind: EventType, subject: Option<pb::Holder>) -> pb::WatchLocksResponse {
-    let now_ms = now_ms();
+    let now_ms = now_unix_millis();
     pb::WatchLocksResponse {
         r#type: kind.into(),
         subject,
@@ -192,11 +191,4 @@ fn signed(value: u64) -> i64 {
 
 pub(super) fn count(count: u32) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
-}
-
-fn now_ms() -> u64 {
-    let since_epoch = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
 }

@@ -9,6 +9,7 @@ use tonic_types::{StatusExt as _, pb as rpc};
 use super::encode;
 use crate::access::{AuthError, Verb};
 use crate::lock::{Contention, LockError, LockFailure, LockKey, QuotaExceeded};
+use crate::time::millis;
 
 const DOMAIN: &str = "leasehold.dev";
 /// Maximum length of strings in details. gRPC clients reject trailers of more than 8 KiB, so the
@@ -60,10 +61,9 @@ pub(super) fn unauthenticated(error: AuthError) -> Status {
     if let AuthError::RateLimited(retry_after) = error {
         let message = "too many calls without a valid credential from this address; send a valid \
                        credential, or retry later";
-        let retry_after_ms = u64::try_from(retry_after.as_millis()).unwrap_or(u64::MAX);
         let details = vec![
             error_info(pb::ErrorReason::QuotaExceeded, Vec::new()),
-            retry(retry_after_ms + 1),
+            retry(millis(retry_after) + 1),
         ];
         return status(Code::ResourceExhausted, message.to_owned(), details);
     }

@@ -14,6 +14,8 @@ use prometheus_client::{
 };
 use tokio::runtime::Handle;
 
+use crate::time::unix_time;
+
 /// Clock ticks per second, the unit in which Linux reports CPU time.
 const TICKS: f64 = 100.0;
 const PAGE: u64 = 4_096;
@@ -21,8 +23,7 @@ const PAGE: u64 = 4_096;
 /// Registers the process metrics.
 pub(super) fn register(registry: &mut Registry) {
     let started: Gauge<f64, AtomicU64> = Gauge::default();
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    started.set(now.unwrap_or_default().as_secs_f64());
+    started.set(unix_time(SystemTime::now()).as_secs_f64());
     let help = "Start time of the process, in seconds since 1970";
     let unit = Unit::Seconds;
     registry.register_with_unit("process_start_time", help, unit, started);

@@ -2,7 +2,7 @@
 
 use std::{
     sync::atomic::AtomicU64,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime},
 };
 
 use prometheus_client::metrics::{family::Family, gauge::Gauge, info::Info};
@@ -11,6 +11,7 @@ use super::{
     Counters, Registrar,
     labels::{File, Labels, Listener},
 };
+use crate::time::unix_time;
 
 const REVISION: &str = match option_env!("LEASEHOLD_REVISION") {
     Some(revision) => revision,
@@ -116,8 +117,7 @@ impl StatusGauges {
         let label = vec![("file", file.name().to_owned())];
         self.is_reloaded.get_or_create(&label).set(is_good.into());
         if is_good {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH);
-            let now = now.unwrap_or_default().as_secs_f64();
+            let now = unix_time(SystemTime::now()).as_secs_f64();
             self.reloaded_at.get_or_create(&label).set(now);
         }
     }

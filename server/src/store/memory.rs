@@ -24,7 +24,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime},
 };
 
 use async_trait::async_trait;
@@ -44,6 +44,7 @@ use crate::lock::{
     FencingToken, Filter, LeaseRef, LockKey, LockState, ReleaseScope, RequestHash, RevokeCommand,
     Ttl,
 };
+use crate::time::{millis, unix_time};
 
 /// Number of commands between two sweeps of expired records, so that the records of idle locks do
 /// not accumulate.
@@ -91,9 +92,7 @@ impl Memory {
     /// Creates an empty store that grants nothing for `quarantine`, because holders may still rely
     /// on leases of the previous process.
     pub fn new(quarantine: Duration) -> Arc<Self> {
-        let since_epoch = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
+        let since_epoch = unix_time(SystemTime::now());
         let started_us = u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX);
         let started = Instant::now();
         let clock = move || {
@@ -132,8 +131,7 @@ impl Memory {
     }
 
     fn grant_nothing_for(&self, quarantine: Duration) {
-        let quarantine_ms = u64::try_from(quarantine.as_millis()).unwrap_or(u64::MAX);
-        let until_ms = (self.now_us() / 1_000).saturating_add(quarantine_ms);
+        let until_ms = (self.now_us() / 1_000).saturating_add(millis(quarantine));
         self.no_grants_before_ms.store(until_ms, Ordering::Relaxed);
     }
 

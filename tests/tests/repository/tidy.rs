@@ -25,6 +25,7 @@ const LAYERS: [&[&str]; 9] = [
         "rate_limit",
         "runtime",
         "shutdown",
+        "time",
     ],
     &["recent_events", "trace"],
     &["store"],

@@ -11,6 +11,7 @@ use super::{
 use crate::{
     lock::{LeaseId, ReleaseScope},
     random::RandomSource,
+    time::millis,
 };
 
 /// Time that a detected silence must last before it has consequences.
@@ -136,8 +137,7 @@ impl LeaseStream {
     }
 
     pub(super) fn send_reconnect(&self, max_delay: Duration) {
-        let delay = max_delay.mul_f64(self.broker.random.number(0.0..1.0));
-        let delay_ms = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
+        let delay_ms = millis(max_delay.mul_f64(self.broker.random.number(0.0..1.0)));
         (self.events)(StreamEvent::Reconnect { delay_ms });
     }
 

@@ -24,7 +24,7 @@ use super::{
     node::Node,
     verify::ServerInfo,
 };
-use crate::store::StoreError;
+use crate::{store::StoreError, time::millis};
 
 /// Interval at which the state of a former master is queried.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
@@ -75,7 +75,7 @@ impl ConfirmationPause {
     pub(super) fn rejection(&self) -> StoreError {
         let remaining = self.remaining().unwrap_or_default();
         StoreError::Recovering {
-            retry_after_ms: u64::try_from(remaining.min(POLL_INTERVAL).as_millis()).unwrap_or(1),
+            retry_after_ms: millis(remaining.min(POLL_INTERVAL)),
         }
     }
 

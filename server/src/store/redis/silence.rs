@@ -11,6 +11,7 @@ use std::{
 };
 
 use super::{clock_step::boot_time, connect::OpenedNode, connection::NodeError, node::Node};
+use crate::time::millis;
 
 /// Longest silence after which a server is used without a rest. Promotions take longer, and leases
 /// are renewed at a new master only after `store.former_master_max` has passed.
@@ -145,7 +146,7 @@ fn silence_over_limit(now_ms: u64, last_reply_ms: u64) -> Option<Duration> {
 }
 
 fn boot_ms() -> u64 {
-    u64::try_from(boot_time().as_millis()).unwrap_or(u64::MAX)
+    millis(boot_time())
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use super::owner_codec;
 use crate::{
     lock::{LeaseId, Mode},
     store::{Change, ChangeKind, WATCHED_MS},
+    time::millis,
 };
 
 /// Separator between the key of a lock and its changes.
@@ -52,7 +53,7 @@ impl WatchInterest {
     }
 
     fn now_ms(&self) -> u64 {
-        u64::try_from(self.started_at.elapsed().as_millis()).unwrap_or(u64::MAX)
+        millis(self.started_at.elapsed())
     }
 }
 

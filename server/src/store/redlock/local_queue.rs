@@ -1,10 +1,6 @@
 //! Local queue of one lock: the waiting calls of this broker in the order of their arrival.
 
-use std::{
-    collections::VecDeque,
-    sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{Notify, oneshot},
@@ -17,6 +13,7 @@ use crate::{
         WAITERS_MAX, WaiterInfo,
     },
     store::{Acquired, StoreError},
+    time::{millis, now_unix_millis},
 };
 
 /// Maximum pause between two requests to the nodes for the first call.
@@ -118,13 +115,11 @@ impl LocalQueue {
             return EnqueueResult::Rejected(Acquired::QueueFull);
         }
         self.last_sequence += 1;
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        let since_ms = since.unwrap_or_default().as_millis();
         let (first, receiver) = oneshot::channel();
         let is_first = self.waiters.is_empty();
         self.waiters.push_back(Waiter {
             sequence: self.last_sequence,
-            since_ms: u64::try_from(since_ms).unwrap_or(u64::MAX),
+            since_ms: now_unix_millis(),
             until,
             acquire: acquire.clone(),
             attempts: vec![acquire.attempt],
@@ -290,8 +285,4 @@ impl LocalQueue {
             position: u32::try_from(at + 1).unwrap_or(u32::MAX),
         }
     }
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
