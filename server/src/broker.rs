@@ -218,8 +218,8 @@ impl Broker {
         call.owner.trace = span.parent();
         let task = async move {
             match broker.admit(&caller, &call).await {
-                Ok((lease, permits)) => {
-                    let call = AcquireTask::new(broker, call, lease, (stream, timer));
+                Ok(((lease_id, lease_token), permits)) => {
+                    let call = AcquireTask::new(broker, call, lease_id, lease_token, stream, timer);
                     call.run(permits, sender).await;
                 }
                 Err(failure) => {

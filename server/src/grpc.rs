@@ -59,7 +59,8 @@ use crate::{
 pub fn lock_service(
     broker: Broker,
     access: AccessControl,
-    (live, tracing): (watch::Receiver<ReloadableConfig>, Tracing),
+    live: watch::Receiver<ReloadableConfig>,
+    tracing: Tracing,
     http2: &Http2,
 ) -> LockServiceServer<impl LockService> {
     let wait_limiter = ConnectionWaitLimiter::new(http2.max_concurrent_streams);
@@ -150,7 +151,8 @@ impl LockServiceImpl {
         &self,
         mut call: AcquireCall,
         context: &RequestContext,
-        (wait_max_ms, peer): (u64, Option<SocketAddr>),
+        wait_max_ms: u64,
+        peer: Option<SocketAddr>,
     ) -> Result<Delivery, Status> {
         call.wait_ms = call.wait_ms.min(wait_max_ms);
         let caller = &context.caller.name;
@@ -184,10 +186,11 @@ impl LockService for LockServiceImpl {
         request: Request<AcquireRequest>,
     ) -> Result<Response<AcquireResponse>, Status> {
         let context = self.context(&request)?;
-        let wait_and_peer = (deadline::wait_max_ms(request.metadata()), address(&request));
+        let (wait_max_ms, peer) = (deadline::wait_max_ms(request.metadata()), address(&request));
         let call = decode::acquire(request.into_inner(), &context);
         let call = call.inspect_err(|rejection| self.count_rejected(rejection))?;
-        let delivery = self.acquire_lease(call, &context, wait_and_peer).await?;
+        let delivery = self.acquire_lease(call, &context, wait_max_ms, peer);
+        let delivery = delivery.await?;
         let lease = Some(encode::lease(delivery.lease()));
         Ok(DeliveryConfirmation::response(
             AcquireResponse { lease },
@@ -200,10 +203,11 @@ impl LockService for LockServiceImpl {
         request: Request<AcquireAllRequest>,
     ) -> Result<Response<AcquireAllResponse>, Status> {
         let context = self.context(&request)?;
-        let wait_and_peer = (deadline::wait_max_ms(request.metadata()), address(&request));
+        let (wait_max_ms, peer) = (deadline::wait_max_ms(request.metadata()), address(&request));
         let call = decode::acquire_all(request.into_inner(), &context);
         let call = call.inspect_err(|rejection| self.count_rejected(rejection))?;
-        let delivery = self.acquire_lease(call, &context, wait_and_peer).await?;
+        let delivery = self.acquire_lease(call, &context, wait_max_ms, peer);
+        let delivery = delivery.await?;
         let lease = Some(encode::lease(delivery.lease()));
         Ok(DeliveryConfirmation::response(
             AcquireAllResponse { lease },
@@ -257,8 +261,10 @@ impl LockService for LockServiceImpl {
         let stream = hold::serve(
             &self.broker,
             context,
-            (self.live.clone(), &self.tracing),
-            (request.into_inner(), load),
+            self.live.clone(),
+            &self.tracing,
+            request.into_inner(),
+            load,
         )?;
         Ok(Response::new(stream))
     }

@@ -316,7 +316,8 @@ fn api_router(
         .add_service(grpc::lock_service(
             broker.clone(),
             access.clone(),
-            (live(), tracing.clone()),
+            live(),
+            tracing.clone(),
             http2,
         ))
         .add_service(grpc::inspection_service(

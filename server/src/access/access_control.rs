@@ -214,13 +214,8 @@ impl AccessControl {
         let Some(jwt) = &rules.jwt else {
             return Err(self.record_failure(credentials.address, AuthError::InvalidCredential));
         };
-        let verified = match jwt.cached(token) {
-            Some(verified) => verified,
-            None => match credentials.address {
-                Some(address) if !self.limits.may_verify_signature(address) => None,
-                Some(_) | None => jwt.verify(token),
-            },
-        };
+        let may_verify = |address| self.limits.may_verify_signature(address);
+        let verified = jwt.claims(token, || credentials.address.is_none_or(may_verify));
         let jwt::VerifiedToken {
             subject,
             expires,

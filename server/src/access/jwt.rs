@@ -100,13 +100,18 @@ impl Jwt {
         self.keys.is_empty()
     }
 
-    /// Returns the cached claims of a token that was verified before. `None` if the token is not
-    /// cached; `Some(None)` if it is cached but has expired.
-    pub(super) fn cached(&self, token: &str) -> Option<Option<VerifiedToken>> {
+    /// Returns the claims of a valid token, from the cache if the token was verified before. The
+    /// signature of any other token is verified only if `may_verify` returns true.
+    pub(super) fn claims(
+        &self,
+        token: &str,
+        may_verify: impl FnOnce() -> bool,
+    ) -> Option<VerifiedToken> {
         let digest = digest(token);
-        let cache = self.cache.lock();
-        let verified = cache.get(&digest)?;
-        Some((SystemTime::now() < verified.expires).then(|| verified.clone()))
+        if let Some(verified) = self.cache.lock().get(&digest) {
+            return (SystemTime::now() < verified.expires).then(|| verified.clone());
+        }
+        may_verify().then(|| self.verify(token)).flatten()
     }
 
     /// Verifies a token and caches its claims. Returns `None` for an invalid token,
@@ -372,13 +377,14 @@ mod tests {
         };
         (1..CACHE_MAX).for_each(|number| insert(number, &verified));
         assert!(jwt.verify(token("ES256")).is_some());
-        assert_eq!(jwt.cached(token("ES256")), None, "it is verified again");
+        let cached = jwt.claims(token("ES256"), || false);
+        assert_eq!(cached, None, "it is verified again");
         let expired = VerifiedToken {
             expires: SystemTime::UNIX_EPOCH,
             ..verified
         };
         insert(1, &expired);
         assert!(jwt.verify(token("ES256")).is_some());
-        assert!(jwt.cached(token("ES256")).is_some());
+        assert!(jwt.claims(token("ES256"), || false).is_some());
     }
 }

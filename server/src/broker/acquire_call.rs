@@ -35,7 +35,8 @@ pub(super) type ResultReceiver = oneshot::Receiver<AcquireResult>;
 pub(super) struct AcquireTask {
     broker: Broker,
     call: AcquireCall,
-    lease: (LeaseId, LeaseToken),
+    lease_id: LeaseId,
+    lease_token: LeaseToken,
     attempt: AttemptId,
     deadline: Instant,
     stream: Option<StreamCallContext>,
@@ -62,17 +63,20 @@ pub(super) struct UndeliveredLease {
 struct RollbackOnDrop(RollbackQueue, Vec<Attempt>);
 
 impl AcquireTask {
-    /// Creates a call. `lease` is the lease that the call creates or extends, with its token.
+    /// Creates a call. The lease is the one that the call creates or extends.
     pub(super) fn new(
         broker: Broker,
         call: AcquireCall,
-        lease: (LeaseId, LeaseToken),
-        (stream, timer): (Option<StreamCallContext>, AcquireTimer),
+        lease_id: LeaseId,
+        lease_token: LeaseToken,
+        stream: Option<StreamCallContext>,
+        timer: AcquireTimer,
     ) -> Self {
         Self {
             attempt: AttemptId::from_bytes(broker.random.bytes()),
             broker,
-            lease,
+            lease_id,
+            lease_token,
             deadline: Instant::now() + Duration::from_millis(call.wait_ms),
             call,
             stream,
@@ -255,8 +259,8 @@ impl AcquireTask {
         let order: Vec<_> = order.collect();
         locks.sort_by_key(|held| order.iter().position(|lock| **lock == held.lock));
         Ok(Lease {
-            lease_id: self.lease.0,
-            lease_token: self.lease.1.clone(),
+            lease_id: self.lease_id,
+            lease_token: self.lease_token.clone(),
             locks,
         })
     }
@@ -286,7 +290,7 @@ impl AcquireTask {
     fn reference(&self, held: &HeldLock) -> LeaseRef {
         LeaseRef {
             lock: held.lock.clone(),
-            lease_id: self.lease.0,
+            lease_id: self.lease_id,
             fencing_token: held.grant.fencing_token,
         }
     }
@@ -300,7 +304,7 @@ impl AcquireTask {
         AcquireCommand {
             lock: target.lock.clone(),
             mode: target.mode,
-            lease_id: self.lease.0,
+            lease_id: self.lease_id,
             binding: match (held, &call.under) {
                 (Some(held), _) => LeaseBinding::Reentry(held.fencing_token),
                 (None, Some(_)) => LeaseBinding::Existing,

@@ -117,7 +117,7 @@ impl LeaseEndRecorder {
     }
 
     fn record(&self, end: LeaseEnd) {
-        if end.reason.is_loss() && !self.is_first_report((end.lease_id, end.fencing_token)) {
+        if end.reason.is_loss() && !self.is_first_report(end.lease_id, end.fencing_token) {
             return;
         }
         self.metrics.lease_ended(&end);
@@ -146,7 +146,8 @@ impl LeaseEndRecorder {
     /// Returns true if this loss was not reported before. An expiry that was reported is followed
     /// by a loss if the store no longer has the record of the expired lease when the stream renews
     /// the lease.
-    fn is_first_report(&self, end: (LeaseId, u64)) -> bool {
+    fn is_first_report(&self, lease_id: LeaseId, fencing_token: u64) -> bool {
+        let end = (lease_id, fencing_token);
         let mut seen = self.seen.lock();
         let SeenEnds {
             reported,
@@ -221,14 +222,14 @@ mod tests {
     fn remembered_losses_and_reasons_are_bounded() {
         let ends = LeaseEndRecorder::new(Arc::default(), Metrics::off(), Tracing::default());
         for number in 0..=SEEN_MAX {
-            assert!(ends.is_first_report((lease_id(number), 1)), "{number}");
+            assert!(ends.is_first_report(lease_id(number), 1), "{number}");
             ends.set_end_reason(lease_id(number), "a reason");
         }
         let counts = |seen: &SeenEnds| (seen.reported.len(), seen.end_reasons.len());
         assert_eq!(counts(&ends.seen.lock()), (SEEN_MAX, SEEN_MAX));
-        assert!(!ends.is_first_report((lease_id(1), 1)), "already reported");
+        assert!(!ends.is_first_report(lease_id(1), 1), "already reported");
         assert!(
-            ends.is_first_report((lease_id(0), 1)),
+            ends.is_first_report(lease_id(0), 1),
             "the oldest is forgotten"
         );
     }

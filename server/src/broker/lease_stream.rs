@@ -271,7 +271,7 @@ impl LeaseStream {
                 call,
                 number,
                 span,
-            } => self.acquire((call_id, span), *call, number),
+            } => self.acquire(call_id, span, *call, number),
             StreamCommand::Cancel { call_id } => {
                 if let Some(call) = self.pending_calls.get(&call_id) {
                     call.cancel.cancel();
@@ -352,7 +352,7 @@ impl LeaseStream {
         self.liveness = Liveness::Alive;
     }
 
-    fn acquire(&mut self, (call_id, span): (i64, Span), call: AcquireCall, number: u32) {
+    fn acquire(&mut self, call_id: i64, span: Span, call: AcquireCall, number: u32) {
         let under = call.under.as_ref().map(|lease| lease.lease_id);
         let locks = call.targets.iter().map(|target| target.lock.clone());
         let Some(cancellation) = self.admit(call_id, under, locks.collect()) else {

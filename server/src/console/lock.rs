@@ -119,7 +119,7 @@ pub(super) async fn show(
     })?;
     let ends = broker.history().ends_of(&key, ENDS_MAX);
     let ends = ends.iter().map(|end| EndRow::new(end, true)).collect();
-    let page = LockPage::new((&console, &user), &query, (&key, lock), ends);
+    let page = LockPage::new(&console, &user, &query, &key, lock, ends);
     let mut response = render(&page);
     if page.form.is_some() {
         // With the policy `no-referrer`, a browser without `Sec-Fetch-Site` sends the form with the
@@ -143,21 +143,23 @@ pub(super) fn notice_address(namespace: &str, name: &str, done: &str) -> String 
 
 impl LockPage {
     fn new(
-        (console, user): (&ConsoleState, &ConsoleUser),
+        console: &ConsoleState,
+        user: &ConsoleUser,
         query: &LockQuery,
-        (key, lock): (&LockKey, Option<pb::Lock>),
+        key: &LockKey,
+        lock: Option<pb::Lock>,
         ends: Vec<EndRow>,
     ) -> Self {
         let (namespace, name) = (key.namespace(), key.name());
         let layout = Layout::new(console, user, plain(name), "locks");
-        let updates = updates_address(View::Lock, Some((namespace, name)));
+        let updates = updates_address(View::Lock, Some(key));
         let may_revoke = user.can(Verb::ForceRelease, key);
         let is_idle = lock.is_none();
         let lock = lock.unwrap_or_default();
         let target = lock.target.clone().unwrap_or_default();
         let mut form = None;
         if may_revoke && !query.lease.is_empty() {
-            form = Some(RevokeForm::new(console, user, key, (&lock, &query.lease)));
+            form = Some(RevokeForm::new(console, user, key, &lock, &query.lease));
         }
         Self {
             frame: layout.live_at(updates),
@@ -177,7 +179,10 @@ impl LockPage {
                 .map(|holder| HolderRow::new(key, holder))
                 .collect(),
             all_holders: total_if_more(lock.holder_count, lock.holders.len()),
-            waiters: (1..).zip(&lock.waiters).map(WaiterRow::new).collect(),
+            waiters: (1..)
+                .zip(&lock.waiters)
+                .map(|(position, waiter)| WaiterRow::new(position, waiter))
+                .collect(),
             all_waiters: total_if_more(lock.queue_length, lock.waiters.len()),
             ends,
             notice: notice(&query.done),
@@ -232,7 +237,7 @@ impl HolderRow {
 }
 
 impl WaiterRow {
-    fn new((position, waiter): (usize, &pb::Holder)) -> Self {
+    fn new(position: usize, waiter: &pb::Holder) -> Self {
         let owner = waiter.owner.clone().unwrap_or_default();
         Self {
             place: position,
@@ -250,7 +255,8 @@ impl RevokeForm {
         console: &ConsoleState,
         user: &ConsoleUser,
         key: &LockKey,
-        (lock, lease_id): (&pb::Lock, &str),
+        lock: &pb::Lock,
+        lease_id: &str,
     ) -> Self {
         let mut holders = lock.holders.iter();
         let holder = holders.find(|holder| holder.lease_id == lease_id);

@@ -62,14 +62,14 @@ pub(super) struct LiveQuery {
 }
 
 /// Returns the address of the live updates of a page.
-pub(super) fn updates_address(view: View, lock: Option<(&str, &str)>) -> String {
+pub(super) fn updates_address(view: View, lock: Option<&LockKey>) -> String {
     let view = match view {
         View::Overview => "overview",
         View::Lock => "lock",
         View::Search => "search",
         View::Audit => "audit",
     };
-    let (namespace, name) = lock.unwrap_or_default();
+    let (namespace, name) = lock.map_or(("", ""), |lock| (lock.namespace(), lock.name()));
     let fields = [("view", view), ("namespace", namespace), ("name", name)];
     href("/live", &fields)
 }

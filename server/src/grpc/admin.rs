@@ -78,7 +78,7 @@ impl AdminService for AdminServiceImpl {
                 "an operator has revoked a lease"
             );
             let lock = revoke.lock.clone();
-            let event = audit_event(AuditEventKind::ForceRelease, lock, (&context, peer));
+            let event = audit_event(AuditEventKind::ForceRelease, lock, &context, peer);
             self.record_audit(AuditEvent {
                 lease_id: Some(revoke.lease_id),
                 detail: revoke.reason,
@@ -121,7 +121,7 @@ impl AdminService for AdminServiceImpl {
             peer = peer.map(tracing::field::display),
             "an operator has {changed} a limit"
         );
-        let event = audit_event(kind, lock, (&context, peer));
+        let event = audit_event(kind, lock, &context, peer);
         self.record_audit(AuditEvent {
             detail: format!("from {previous} to {new}"),
             ..event
@@ -136,7 +136,8 @@ impl AdminService for AdminServiceImpl {
 fn audit_event(
     kind: AuditEventKind,
     lock: LockKey,
-    (context, peer): (&RequestContext, Option<SocketAddr>),
+    context: &RequestContext,
+    peer: Option<SocketAddr>,
 ) -> AuditEvent {
     AuditEvent {
         at: SystemTime::now(),

@@ -51,6 +51,9 @@ enum Inbound {
     Rules,
 }
 
+/// A message that was rejected before it became a command.
+struct Rejected;
+
 /// Sends responses to the client.
 #[derive(Clone)]
 struct ClientSender {
@@ -73,8 +76,10 @@ struct CommandReader {
 pub(super) fn serve(
     broker: &Broker,
     context: RequestContext,
-    (live, tracing): (watch::Receiver<ReloadableConfig>, &Tracing),
-    (incoming, load): (Streaming<HoldRequest>, Option<Arc<ConnectionLoad>>),
+    live: watch::Receiver<ReloadableConfig>,
+    tracing: &Tracing,
+    incoming: Streaming<HoldRequest>,
+    load: Option<Arc<ConnectionLoad>>,
 ) -> Result<BoxStream<'static, Result<HoldResponse, Status>>, Status> {
     let (sender, requests, events) = response_buffer::buffer(load);
     let calls = CallSpans::new(tracing);
@@ -88,7 +93,7 @@ pub(super) fn serve(
         reconnects_at: context.caller.reconnects_at(),
     };
     let viewer = context.clone();
-    let input = merge_inputs((incoming, requests), context.changes());
+    let input = merge_inputs(incoming, requests, context.changes());
     let reader = CommandReader {
         context,
         client: client.clone(),
@@ -107,7 +112,8 @@ pub(super) fn serve(
 /// Merges the client's messages with changes of access, and ends when the messages end. Messages
 /// are read only while there is room for responses.
 fn merge_inputs(
-    (mut incoming, requests): (Streaming<HoldRequest>, RequestBackpressure),
+    mut incoming: Streaming<HoldRequest>,
+    requests: RequestBackpressure,
     changes: impl Stream<Item = ()> + Send,
 ) -> impl Stream<Item = Inbound> + Send {
     let mut changes = Box::pin(changes.fuse());
@@ -127,12 +133,12 @@ fn merge_inputs(
 /// Forwards the commands of a client. Yields to other tasks after each rejected message, so that a
 /// client that sends many of them does not block other tasks.
 fn yield_after_rejections(
-    commands: impl Stream<Item = Option<StreamCommand>> + Send,
+    commands: impl Stream<Item = Result<StreamCommand, Rejected>> + Send,
 ) -> impl Stream<Item = StreamCommand> + Send {
     let mut commands = Box::pin(commands);
     stream::poll_fn(move |cx| match ready!(commands.poll_next_unpin(cx)) {
-        Some(Some(command)) => Poll::Ready(Some(command)),
-        Some(None) => {
+        Some(Ok(command)) => Poll::Ready(Some(command)),
+        Some(Err(Rejected)) => {
             cx.waker().wake_by_ref();
             Poll::Pending
         }
@@ -149,16 +155,16 @@ impl ClientSender {
 }
 
 impl CommandReader {
-    /// Converts an input to a command. `Some(None)` if the message was rejected here. `None` ends
-    /// the stream: the connection failed, the client has disconnected, or it exceeds the rate
-    /// limit for heartbeats.
-    fn read_command(&mut self, input: Inbound) -> Option<Option<StreamCommand>> {
+    /// Converts an input to a command, unless the message is rejected here. `None` ends the stream:
+    /// the connection failed, the client has disconnected, or it exceeds the rate limit for
+    /// heartbeats.
+    fn read_command(&mut self, input: Inbound) -> Option<Result<StreamCommand, Rejected>> {
         let message = match input {
             Inbound::Message(request) => request.ok()?.message,
-            Inbound::Rules => return Some(Some(self.rules())),
+            Inbound::Rules => return Some(Ok(self.rules())),
         };
         let Some(message) = message else {
-            return Some(None);
+            return Some(Err(Rejected));
         };
         if matches!(message, Request::Heartbeat(_))
             && HEARTBEATS.check(&mut self.arrival_time).is_err()
@@ -168,10 +174,10 @@ impl CommandReader {
         }
         let span = self.client.calls.start(&message);
         match decode(message, &mut self.context, span) {
-            Ok(command) => Some(Some(command)),
+            Ok(command) => Some(Ok(command)),
             Err((call_id, status)) => {
                 let response = Box::new(refused(call_id, &status));
-                self.client.send(response).then_some(None)
+                self.client.send(response).then_some(Err(Rejected))
             }
         }
     }
@@ -284,7 +290,7 @@ mod tests {
 
     #[test]
     fn the_stream_yields_after_each_rejected_message() {
-        let commands = stream::iter([None, None, Some(StreamCommand::Close)]);
+        let commands = stream::iter([Err(Rejected), Err(Rejected), Ok(StreamCommand::Close)]);
         let mut commands = std::pin::pin!(yield_after_rejections(commands));
         let mut cx = Context::from_waker(noop_waker_ref());
         let mut is_command = || matches!(commands.poll_next_unpin(&mut cx), Poll::Ready(Some(_)));

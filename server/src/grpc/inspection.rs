@@ -65,9 +65,9 @@ impl InspectionService for InspectionServiceImpl {
         let (filter, resumes) = decode::listing::watch_locks(request.into_inner())?;
         let watch = self.broker.watch(&context.caller.name).await;
         let watch = watch.map_err(|error| status::from_error(&error, None))?;
-        let watch = (watch, self.broker.stream_lifetime());
+        let lifetime = self.broker.stream_lifetime();
         Ok(Response::new(watch_stream::events(
-            watch, context, filter, resumes,
+            watch, lifetime, context, filter, resumes,
         )))
     }
 }

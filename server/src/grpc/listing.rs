@@ -60,7 +60,7 @@ pub(super) async fn page(
     loop {
         steps += 1;
         let (listed, next_cursor) =
-            match step((broker, context), &filter, next.as_ref(), remaining).await {
+            match step(broker, context, &filter, next.as_ref(), remaining).await {
                 Ok(listed) => listed,
                 // The next call reports the error if it persists.
                 Err(_) if !page.locks.is_empty() => break,
@@ -97,7 +97,8 @@ pub(super) async fn page(
 type ListStep = (Vec<(LockKey, pb::Lock)>, Option<Cursor>);
 
 async fn step(
-    (broker, context): (&Broker, &RequestContext),
+    broker: &Broker,
+    context: &RequestContext,
     filter: &Filter,
     cursor: Option<&Cursor>,
     max_count: usize,

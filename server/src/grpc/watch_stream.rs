@@ -39,7 +39,8 @@ struct WatchStream {
 /// Returns the events of the locks that match the filter. A resumed watch begins with a gap event,
 /// because no broker stores past events.
 pub(super) fn events(
-    (watch, lifetime): (WatchSubscription, Duration),
+    watch: WatchSubscription,
+    lifetime: Duration,
     context: RequestContext,
     filter: Filter,
     resumes: bool,

@@ -73,29 +73,22 @@ impl Collector for Process {
                 encoder.encode_descriptor("process_cpu", help, Some(&Unit::Seconds), kind)?;
             cpu.encode(metric_encoder)?;
             let help = "Resident memory of the process";
-            let resident = ("process_resident_memory", help, Some(Unit::Bytes));
-            gauge(&mut encoder, resident, usage.resident_bytes)?;
+            let (name, unit) = ("process_resident_memory", Some(Unit::Bytes));
+            gauge(&mut encoder, name, help, unit, usage.resident_bytes)?;
             let help = "Threads of the process";
-            gauge(&mut encoder, ("process_threads", help, None), usage.threads)?;
+            gauge(&mut encoder, "process_threads", help, None, usage.threads)?;
             let help = "Open files and connections of the process";
-            gauge(
-                &mut encoder,
-                ("process_open_fds", help, None),
-                usage.open_fds,
-            )?;
+            gauge(&mut encoder, "process_open_fds", help, None, usage.open_fds)?;
         }
         if let Ok(runtime) = Handle::try_current() {
             let runtime = runtime.metrics();
             let help = "Running tasks of the broker";
             let tasks = runtime.num_alive_tasks() as u64;
-            gauge(&mut encoder, ("leasehold_runtime_tasks", help, None), tasks)?;
+            gauge(&mut encoder, "leasehold_runtime_tasks", help, None, tasks)?;
             let help = "Threads that run the broker's tasks";
             let workers = runtime.num_workers() as u64;
-            gauge(
-                &mut encoder,
-                ("leasehold_runtime_workers", help, None),
-                workers,
-            )?;
+            let name = "leasehold_runtime_workers";
+            gauge(&mut encoder, name, help, None, workers)?;
         }
         Ok(())
     }
@@ -103,7 +96,9 @@ impl Collector for Process {
 
 fn gauge(
     encoder: &mut DescriptorEncoder<'_>,
-    (name, help, unit): (&str, &str, Option<Unit>),
+    name: &str,
+    help: &str,
+    unit: Option<Unit>,
     value: u64,
 ) -> Result<(), fmt::Error> {
     let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));

@@ -113,7 +113,8 @@ impl Health {
     async fn next(
         self: Arc<Self>,
         probe: Probe,
-        (mut phase, last): (watch::Receiver<Phase>, Option<ServingStatus>),
+        mut phase: watch::Receiver<Phase>,
+        last: Option<ServingStatus>,
     ) -> Option<(ServingStatus, watch::Receiver<Phase>)> {
         loop {
             let is_stopped = *phase.borrow_and_update() == Phase::Stopped;
@@ -150,10 +151,10 @@ impl health_server::Health for Service {
         let probe = probe_of(&request)?;
         let health = Arc::clone(&self.0);
         let seen = (health.phase.subscribe(), None);
-        let statuses = stream::unfold(seen, move |seen| {
+        let statuses = stream::unfold(seen, move |(phase, last)| {
             let health = Arc::clone(&health);
             async move {
-                let (status, phase) = health.next(probe, seen).await?;
+                let (status, phase) = health.next(probe, phase, last).await?;
                 Some((Ok(response(status)), (phase, Some(status))))
             }
         });

@@ -120,7 +120,7 @@ impl RedisStore {
         let subscription = Subscription { channel, on_event };
         let nodes = match config.location.clone() {
             StoreLocation::Cluster(seeds) => {
-                let router = Router::start((config, seeds), all, subscription, tasks, stop);
+                let router = Router::start(config, seeds, all, subscription, tasks, stop);
                 Topology::Cluster(router.await?)
             }
             StoreLocation::Server(_) | StoreLocation::Sentinel(_) => {
@@ -178,7 +178,7 @@ impl RedisStore {
         } = script_reply
             .outcome
             .map_err(|rejected| route.rejection(rejected))?;
-        self.report_outcome((lock, &route.node), (hand_offs, sent), moved);
+        self.report_outcome(lock, &route.node, hand_offs, sent, moved);
         if script_reply.more {
             self.grant_to_more(&route, lock).await;
         }
@@ -241,7 +241,7 @@ impl RedisStore {
             if outcome.reply.rejoin {
                 self.emit(Event::Rejoin(lock.clone()));
             }
-            self.report_outcome((lock, &route.node), (outcome.hand_offs, sent), None);
+            self.report_outcome(lock, &route.node, outcome.hand_offs, sent, None);
             if !more {
                 return;
             }
@@ -250,8 +250,10 @@ impl RedisStore {
 
     fn report_outcome(
         &self,
-        (lock, node): (&LockKey, &Node),
-        (hand_offs, sent): (Vec<HandOff>, Instant),
+        lock: &LockKey,
+        node: &Node,
+        hand_offs: Vec<HandOff>,
+        sent: Instant,
         moved: Option<MovedLease>,
     ) {
         if let Some(moved) = moved.filter(|moved| moved.from.stream.broker == self.broker) {

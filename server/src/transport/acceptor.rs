@@ -114,13 +114,8 @@ impl Acceptor {
         permit: ConnectionPermit,
     ) -> io::Result<Connection> {
         let (io, certified) = timeout(HANDSHAKE_TIMEOUT, self.encrypt(tcp, &permit)).await??;
-        let connection = Connection::call_started(
-            io,
-            certified,
-            address,
-            self.protocol,
-            (permit, &self.budget),
-        );
+        let connection =
+            Connection::call_started(io, certified, address, self.protocol, permit, &self.budget);
         timeout(PREFACE_TIMEOUT, connection).await?
     }
 

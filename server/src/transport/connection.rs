@@ -126,7 +126,8 @@ impl Connection {
         certified: Option<VerifiedClient>,
         address: SocketAddr,
         protocol: AllowedProtocol,
-        (mut permit, budget): (ConnectionPermit, &Arc<Budget>),
+        mut permit: ConnectionPermit,
+        budget: &Arc<Budget>,
     ) -> io::Result<Self> {
         let (certificate, life) = match certified {
             None => (None, Lifetime::Unbounded),
@@ -544,13 +545,14 @@ mod tests {
             listener: Listener::Api,
         };
         let permit = ConnectionLimiter::new(limits, counted).acquire(from.ip());
-        let resources = (permit.expect("a permit"), &Arc::default());
+        let permit = permit.expect("a permit");
         let connection = Connection::call_started(
             Io::Plain(tcp),
             None,
             from,
             AllowedProtocol::Either,
-            resources,
+            permit,
+            &Arc::default(),
         )
         .await;
         (client, connection.expect("it speaks"))

@@ -179,15 +179,16 @@ where
         std::mem::swap(&mut inner, &mut self.inner);
         // Both parts are boxed separately, so that the larger future is created only when the
         // message is complete.
-        let waits = (complete(messages).boxed(), Box::new(parts));
-        Either::Right(once_complete(inner, waits).boxed())
+        let (message, parts) = (complete(messages).boxed(), Box::new(parts));
+        Either::Right(once_complete(inner, message, parts).boxed())
     }
 }
 
 /// Calls the service once the only message of the call is complete.
 async fn once_complete<S>(
     mut inner: S,
-    (message, parts): (BoxFuture<'static, Result<CompleteBody, Status>>, Box<Parts>),
+    message: BoxFuture<'static, Result<CompleteBody, Status>>,
+    parts: Box<Parts>,
 ) -> Result<Response, Infallible>
 where
     S: Service<Request, Response = Response, Error = Infallible>,

@@ -101,7 +101,8 @@ impl Router {
     /// Opens nodes on all masters that can be reached. Returns an error in plain sentences if there
     /// is no such master.
     pub(super) async fn start(
-        (config, seeds): (RedisConfig, Vec<Address>),
+        config: RedisConfig,
+        seeds: Vec<Address>,
         scripts: Arc<[Script]>,
         Subscription { channel, on_event }: Subscription,
         tasks: &TaskTracker,

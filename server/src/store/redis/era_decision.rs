@@ -88,7 +88,7 @@ pub fn decide_era(
     known_state: &KnownState,
 ) -> EraDecision {
     match &found.era {
-        Some(era) => decide_with_era(era, found, server, (own, known_state)),
+        Some(era) => decide_with_era(era, found, server, own, known_state),
         None => decide_without_era(found, server, own, known_state),
     }
 }
@@ -97,7 +97,8 @@ fn decide_with_era(
     era: &Era,
     found: &StoredState,
     server: &ServerIdentity,
-    (own, known_state): (&LocalConfig, &KnownState),
+    own: &LocalConfig,
+    known_state: &KnownState,
 ) -> EraDecision {
     let fits = |key: &&DeploymentKey| key.fingerprint() == era.key_fingerprint;
     let (key, store_key) = match (&own.key, &found.key) {

@@ -98,8 +98,8 @@ async fn list_step_on(
     let Some(scan) = scan.bind_to(server.server, node.run_id()) else {
         return Ok(Listed::Stale);
     };
-    let scanned = query.scan(node, scan.server_cursor).await?;
-    let mut batch = ScanBatch::new(scan, scanned, page_max);
+    let (next_at, keys) = query.scan(node, scan.server_cursor).await?;
+    let mut batch = ScanBatch::new(scan, next_at, keys, page_max);
     while let locks @ [_, ..] = batch.next_locks() {
         let states = query.states(node, locks).await?;
         batch.add(states, query.filter);

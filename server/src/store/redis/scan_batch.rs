@@ -31,7 +31,8 @@ impl ScanBatch {
     /// which may be duplicates.
     pub(in crate::store) fn new(
         scan: Scan,
-        (next_at, mut keys): (u64, Vec<LockKey>),
+        next_at: u64,
+        mut keys: Vec<LockKey>,
         page_max: usize,
     ) -> Self {
         keys.sort_unstable();
@@ -112,7 +113,7 @@ mod tests {
 
     /// Runs a step that returns `keys`, all held. Returns the listed names and the next cursor.
     fn step(scan: Scan, keys: &str, next_at: u64, page_max: usize) -> (String, Option<Scan>) {
-        let mut slice = ScanBatch::new(scan, (next_at, locks(keys)), page_max);
+        let mut slice = ScanBatch::new(scan, next_at, locks(keys), page_max);
         loop {
             let count = slice.next_locks().len();
             if count == 0 {

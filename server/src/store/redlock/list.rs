@@ -70,12 +70,12 @@ impl RedlockStore {
         let Some(scan) = scan.bind_to(server, node.run_id()) else {
             return Ok(Listed::Stale);
         };
-        let found = member
+        let (next_at, keys) = member
             .list_query(filter)
             .scan(&node, scan.server_cursor)
             .await?;
         let done = scan.done.clone();
-        let mut slice = ScanBatch::new(scan, found, page_max);
+        let mut slice = ScanBatch::new(scan, next_at, keys, page_max);
         while let locks @ [_, ..] = slice.next_locks() {
             let states = self.states(filter, locks, &done).await?;
             slice.add(states, filter);

@@ -106,7 +106,8 @@ impl LocalQueues {
         &self,
         lock: &LockKey,
         sequence: u64,
-        (note, until): (impl FnOnce(&[AttemptId]) -> Option<GrantAttempt>, Instant),
+        note: impl FnOnce(&[AttemptId]) -> Option<GrantAttempt>,
+        until: Instant,
     ) -> Option<Vec<AttemptId>> {
         let mut state = self.0.lock();
         let attempts = state.queues.get_mut(lock)?.take(sequence)?;

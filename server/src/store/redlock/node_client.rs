@@ -78,10 +78,12 @@ impl NodeClient {
     /// Connects to the node. Keeps trying in the background if the node is unreachable.
     pub(super) async fn start(
         mut config: RedisConfig,
-        (broker, endings): (BrokerId, Arc<EndDeduplicator>),
+        broker: BrokerId,
+        end_dedup: Arc<EndDeduplicator>,
         scripts: Scripts,
         subscription: Subscription,
-        (tasks, stop): (&TaskTracker, CancellationToken),
+        tasks: &TaskTracker,
+        stop: CancellationToken,
     ) -> Result<Self, NodeError> {
         config.wait_for_store = true;
         let StoreLocation::Server(address) = &config.location else {
@@ -96,7 +98,7 @@ impl NodeClient {
             key_prefix,
             broker,
             scripts,
-            end_dedup: endings,
+            end_dedup,
             supervisor,
         })
     }

@@ -75,7 +75,7 @@ impl RedlockState {
         let busy = match elected {
             Ok(QuorumOutcome::Granted(grant, moved)) => {
                 *splits = 0;
-                self.hand_off(lock, &acquire, head, (grant, moved));
+                self.hand_off(lock, &acquire, head, grant, moved);
                 return match notify {
                     NotifyMode::Always => PAUSE_MAX,
                     NotifyMode::Never | NotifyMode::IfHeld => Duration::ZERO,
@@ -121,7 +121,8 @@ impl RedlockState {
         lock: &LockKey,
         acquire: &AcquireCommand,
         head: QueueHead,
-        (grant, moved): (Grant, Option<MovedLease>),
+        grant: Grant,
+        moved: Option<MovedLease>,
     ) {
         let by = acquire.attempt;
         let token = grant.fencing_token;
@@ -136,7 +137,7 @@ impl RedlockState {
         };
         let lifetime = Duration::from_millis(expiry_ms(acquire.ttl.as_millis()));
         let until = head.until.max(Instant::now()) + lifetime + RECORD_RETENTION;
-        let Some(attempts) = self.queues.take_granted(lock, head.sequence, (note, until)) else {
+        let Some(attempts) = self.queues.take_granted(lock, head.sequence, note, until) else {
             return self.nodes.cancel_everywhere(lock, acquire.request, by);
         };
         self.send_moved(lock, moved);

@@ -70,7 +70,7 @@ impl Nodes {
             true => start + budget / 2,
             false => end,
         };
-        let mut rounds = vec![self.run_round(acquire, vote, (soon, end)).await];
+        let mut rounds = vec![self.run_round(acquire, vote, soon, end).await];
         let first = &rounds[0].votes;
         let min_token = first
             .lowest_accepted_token()
@@ -78,7 +78,7 @@ impl Nodes {
         if let Some(token) = min_token.and_then(FencingToken::new) {
             vote.token = Some(token);
             vote.raises = true;
-            rounds.push(self.run_round(acquire, vote, (end, end)).await);
+            rounds.push(self.run_round(acquire, vote, end, end).await);
         }
         let is_late = Instant::now() > end;
         let grant = rounds.iter().rev().find_map(|round| round.votes.grant());
@@ -131,7 +131,8 @@ impl Nodes {
         &self,
         acquire: &AcquireCommand,
         vote: Vote,
-        (soon, end): (Instant, Instant),
+        soon: Instant,
+        end: Instant,
     ) -> VoteRound {
         // Nodes have no queues.
         let acquire = AcquireCommand {

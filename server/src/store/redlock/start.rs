@@ -86,23 +86,22 @@ impl RedlockStore {
         let stop = stop.child_token();
         let stop_guard = stop.clone().drop_guard();
         let key_prefix = configs.first().map(|config| config.key_prefix.clone());
-        let dedup_params = (configs.len(), key_prefix.unwrap_or_default());
-        let endings = Arc::new(EndDeduplicator::new(
-            dedup_params.0,
-            dedup_params.1,
+        let end_dedup = Arc::new(EndDeduplicator::new(
+            configs.len(),
+            key_prefix.unwrap_or_default(),
             Arc::clone(&listener),
         ));
         let members = configs.into_iter().map(|config| {
             let (queues, listener) = (Arc::clone(&queues), Arc::clone(&listener));
             let subscription = subscription(&config, broker, queues, listener);
-            let (task_context, report_context) =
-                ((tasks, stop.clone()), (broker, Arc::clone(&endings)));
             NodeClient::start(
                 config,
-                report_context,
+                broker,
+                Arc::clone(&end_dedup),
                 scripts.clone(),
                 subscription,
-                task_context,
+                tasks,
+                stop.clone(),
             )
         });
         let mut started = Vec::new();
