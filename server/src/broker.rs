@@ -49,7 +49,7 @@ use crate::{
     quotas::{QuotaPermit, Quotas},
     random::RandomSource,
     recent_events::RecentEvents,
-    store::{Checked, Cursor, Event, LimitSet, Listed, Revoked, Store, StoreError},
+    store::{Checked, Cursor, Event, LeaseRejection, LimitSet, Listed, Revoked, Store, StoreError},
     stream_registry::StreamRegistry,
     trace::{Span, Tracing},
     waiters::{Signal, WaiterRegistry},
@@ -306,16 +306,9 @@ impl Broker {
         &self,
         command: &RevokeCommand,
     ) -> Result<(Option<Holder>, u32), LockError> {
-        match self.store.revoke(command).await? {
-            Revoked::Taken {
-                holder,
-                queue_length,
-                ..
-            } => Ok((Some(*holder), queue_length)),
+        match self.store.revoke(command).await?? {
+            Revoked::Taken(lease) => Ok((Some(*lease.holder), lease.queue_length)),
             Revoked::Already => Ok((None, 0)),
-            Revoked::Expired => Err(LockError::LeaseExpired),
-            Revoked::Released => Err(LockError::LeaseReleased),
-            Revoked::NotFound => Err(LockError::LeaseNotFound),
         }
     }
 
@@ -478,6 +471,19 @@ impl From<StoreError> for LockError {
             StoreError::Corrupt(_) => Self::StoreCorrupt,
             StoreError::InvalidReply(_) => Self::Internal,
             StoreError::Unsupported(reason) => Self::Unsupported(reason),
+        }
+    }
+}
+
+impl From<LeaseRejection> for LockError {
+    fn from(rejection: LeaseRejection) -> Self {
+        match rejection {
+            LeaseRejection::Elsewhere => Self::StaleAttach,
+            LeaseRejection::MaxHold => Self::MaxHold,
+            LeaseRejection::Revoked { reason } => Self::LeaseRevoked { reason },
+            LeaseRejection::Expired => Self::LeaseExpired,
+            LeaseRejection::Released => Self::LeaseReleased,
+            LeaseRejection::NotFound => Self::LeaseNotFound,
         }
     }
 }

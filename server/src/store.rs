@@ -22,15 +22,15 @@ pub use self::{
     lease_end_event::{LeaseEndCause, LeaseEndEvent},
     listing::{Cursor, Listed, Scan},
     replies::{
-        Acquired, Attached, Cancelled, Checked, EraId, LimitSet, Released, Renewed, Revoked,
-        Touched,
+        Acquired, Cancelled, Checked, EraId, LeaseRejection, LeaseReply, LimitSet, Released,
+        Revoked, RevokedLease, Touched,
     },
     vote::{NotifyMode, Vote, VoteReply},
     watch::{Change, ChangeKind, WATCHED_MS},
 };
 use crate::lock::{
     AcquireCommand, Attachment, AttemptId, BrokerId, DeploymentKey, ExpectedAttachment,
-    FencingToken, Filter, LeaseId, LeaseRef, LockKey, LockState, ReleaseScope, RequestHash,
+    FencingToken, Filter, Grant, LeaseId, LeaseRef, LockKey, LockState, ReleaseScope, RequestHash,
     RevokeCommand, Ttl,
 };
 
@@ -53,7 +53,7 @@ pub trait Store: Send + Sync + 'static {
         lease: &LeaseRef,
         ttl: Option<Ttl>,
         via: ExpectedAttachment,
-    ) -> Result<Renewed, StoreError>;
+    ) -> Result<LeaseReply<Grant>, StoreError>;
 
     /// Extends a lease like [`Store::renew`], for a client that has received it. No cancel frees the
     /// lease from then on. Only the nodes of a RedLock store need that: a node may not know the
@@ -63,11 +63,15 @@ pub trait Store: Send + Sync + 'static {
         lease: &LeaseRef,
         ttl: Option<Ttl>,
         via: ExpectedAttachment,
-    ) -> Result<Renewed, StoreError>;
+    ) -> Result<LeaseReply<Grant>, StoreError>;
 
     /// Attaches the lease to a stream of this broker, without extending the lease. The stream to
     /// which the lease was attached before receives [`Event::Moved`].
-    async fn attach(&self, lease: &LeaseRef, to: Attachment) -> Result<Attached, StoreError>;
+    async fn attach(
+        &self,
+        lease: &LeaseRef,
+        to: Attachment,
+    ) -> Result<LeaseReply<Grant>, StoreError>;
 
     /// Releases the lease, or one entry of the lease. Releasing the last entry hands the lock to
     /// the next waiters. Releasing the strongest entry reduces the weight with which the lease
@@ -77,7 +81,7 @@ pub trait Store: Send + Sync + 'static {
         lease: &LeaseRef,
         release: ReleaseScope,
         via: ExpectedAttachment,
-    ) -> Result<Released, StoreError>;
+    ) -> Result<LeaseReply<Released>, StoreError>;
 
     /// Cancels one attempt of a request. If no other attempt of the request is left, the request
     /// leaves the queue or its grant is released. An attempt that has not arrived yet is rejected
@@ -103,7 +107,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Revokes the hold of another caller's lease on a lock. The stream to which the lease is
     /// attached receives [`Event::Revoked`].
-    async fn revoke(&self, revoke: &RevokeCommand) -> Result<Revoked, StoreError>;
+    async fn revoke(&self, revoke: &RevokeCommand) -> Result<LeaseReply<Revoked>, StoreError>;
 
     /// Returns the state of the lock without changing it, or `None` if the store has no record of
     /// the lock.

@@ -20,10 +20,12 @@ use std::{
 use async_trait::async_trait;
 use leasehold_server::{
     lock::{
-        AcquireCommand, BrokerId, Contention, ExpectedAttachment, LeaseBinding, LeaseRef, LockKey,
-        LockName, LockState, Namespace, ReleaseScope,
+        AcquireCommand, BrokerId, Contention, ExpectedAttachment, Grant, LeaseBinding, LeaseRef,
+        LockKey, LockName, LockState, Namespace, ReleaseScope,
     },
-    store::{Acquired, Cancelled, Event, LimitSet, Released, Renewed, Store, StoreError, Touched},
+    store::{
+        Acquired, Cancelled, Event, LeaseReply, LimitSet, Released, Store, StoreError, Touched,
+    },
 };
 use tokio::sync::{Mutex, mpsc};
 
@@ -252,7 +254,7 @@ impl StoreFixture {
     }
 
     /// Renews with the TTL that the lease has.
-    pub async fn renew(&self, n: usize, lease: &LeaseRef) -> Renewed {
+    pub async fn renew(&self, n: usize, lease: &LeaseRef) -> LeaseReply<Grant> {
         let renewed = self.store(n).renew(lease, None, ExpectedAttachment::Any);
         renewed.await.expect("renew")
     }
@@ -260,18 +262,24 @@ impl StoreFixture {
     /// Renews, which must succeed.
     pub async fn expect_renewed(&self, n: usize, lease: &LeaseRef) {
         let reply = self.renew(n, lease).await;
-        assert!(matches!(reply, Renewed::Extended(_)), "{reply:?}");
+        assert!(reply.is_ok(), "{reply:?}");
     }
 
-    pub async fn release(&self, n: usize, lease: &LeaseRef) -> Released {
+    pub async fn release(&self, n: usize, lease: &LeaseRef) -> LeaseReply<Released> {
         let released = self
             .store(n)
             .release(lease, ReleaseScope::All, ExpectedAttachment::Any);
         released.await.expect("release")
     }
 
+    /// Releases, which must succeed.
+    pub async fn expect_released(&self, n: usize, lease: &LeaseRef) {
+        let reply = self.release(n, lease).await;
+        assert!(reply.is_ok(), "{reply:?}");
+    }
+
     /// Releases the lock, and leaves the lease its other locks.
-    pub async fn release_lock(&self, n: usize, lease: &LeaseRef) -> Released {
+    pub async fn release_lock(&self, n: usize, lease: &LeaseRef) -> LeaseReply<Released> {
         let released = self
             .store(n)
             .release(lease, ReleaseScope::Lock, ExpectedAttachment::Any);
@@ -284,7 +292,7 @@ impl StoreFixture {
         n: usize,
         lease: &LeaseRef,
         entry: &AcquireCommand,
-    ) -> Released {
+    ) -> LeaseReply<Released> {
         let entry = ReleaseScope::Entry(entry.request);
         let left = self.store(n).release(lease, entry, ExpectedAttachment::Any);
         left.await.expect("release of an entry")
@@ -393,4 +401,20 @@ pub fn assert_remaining(left_ms: u64, set_ms: u64) {
         (least_ms..=set_ms).contains(&left_ms),
         "{left_ms} ms left of {set_ms} ms, {took:?} after the beginning"
     );
+}
+
+/// Returns the reply to a release that leaves the lease `hold_count` entries.
+pub fn released_now(hold_count: u32) -> LeaseReply<Released> {
+    Ok(Released {
+        already_released: false,
+        hold_count,
+    })
+}
+
+/// Returns the reply to a release for which an earlier one has left the lease `hold_count` entries.
+pub fn released_before(hold_count: u32) -> LeaseReply<Released> {
+    Ok(Released {
+        already_released: true,
+        hold_count,
+    })
 }

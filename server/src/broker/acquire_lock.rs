@@ -14,7 +14,7 @@ use crate::{
         Grant, LeaseBinding, LeaseRef, LockError, Mode, Ttl,
     },
     metrics::AcquireTimer,
-    store::{Acquired, Cancelled, Renewed, StoreError},
+    store::{Acquired, Cancelled, LeaseRejection, StoreError},
     time::now_unix_millis,
     waiters::{Registration, Signal},
 };
@@ -227,17 +227,19 @@ impl LockAcquisition<'_> {
             .renew(&lease, None, expected_attachment)
             .await
         {
-            Ok(Renewed::Extended(grant)) => Some(WaitOutcome::Granted(grant)),
+            Ok(Ok(grant)) => Some(WaitOutcome::Granted(grant)),
             // The hand-off lapsed. The request is back at its queue position, but is skipped until
             // this broker touches the lock.
-            Ok(Renewed::MaxHold | Renewed::Expired | Renewed::Released | Renewed::NotFound) => {
-                Some(WaitOutcome::Rejoin)
+            Ok(Err(
+                LeaseRejection::MaxHold
+                | LeaseRejection::Expired
+                | LeaseRejection::Released
+                | LeaseRejection::NotFound,
+            )) => Some(WaitOutcome::Rejoin),
+            // If the lease is elsewhere, a newer attempt of the call waits on another stream.
+            Ok(Err(rejection @ (LeaseRejection::Revoked { .. } | LeaseRejection::Elsewhere))) => {
+                Some(WaitOutcome::Failed(rejection.into()))
             }
-            Ok(Renewed::Revoked { reason }) => {
-                Some(WaitOutcome::Failed(LockError::LeaseRevoked { reason }))
-            }
-            // A newer attempt of the call waits on another stream.
-            Ok(Renewed::Elsewhere) => Some(WaitOutcome::Failed(LockError::StaleAttach)),
             Err(
                 error @ (StoreError::Corrupt(_)
                 | StoreError::InvalidReply(_)

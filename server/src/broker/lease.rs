@@ -8,7 +8,7 @@ use crate::{
         Attachment, ExpectedAttachment, Grant, HeldLock, LeaseRef, LockError, LockFailure,
         ReleaseScope, StreamId, Ttl,
     },
-    store::{Attached, Released, Renewed, StoreError},
+    store::{LeaseRejection, LeaseReply, StoreError},
 };
 
 /// Result of a release.
@@ -51,9 +51,9 @@ impl Broker {
         &self,
         lease: &[LeaseRef],
         expected_attachment: ExpectedAttachment,
-        renewals: Vec<Result<Renewed, StoreError>>,
+        renewals: Vec<Result<LeaseReply<Grant>, StoreError>>,
     ) -> Result<Vec<HeldLock>, LockFailure> {
-        let locks = renewed(lease, renewals)?;
+        let locks = surviving_locks(lease, renewals)?;
         if let (ExpectedAttachment::Any, Some(first)) = (expected_attachment, lease.first()) {
             let ttl_ms = locks.iter().map(|held| held.grant.ttl.as_millis()).min();
             self.quotas
@@ -74,11 +74,11 @@ impl Broker {
             .renew_each(lease, None, ExpectedAttachment::Stream(stream))
             .await;
         for (held, renewed) in lease.iter().zip(&renewals) {
-            if matches!(renewed, Ok(Renewed::NotFound)) {
+            if matches!(renewed, Ok(Err(LeaseRejection::NotFound))) {
                 self.lease_ends.lost(held);
             }
         }
-        renewed(lease, renewals)
+        surviving_locks(lease, renewals)
     }
 
     async fn renew_each(
@@ -86,7 +86,7 @@ impl Broker {
         lease: &[LeaseRef],
         ttl: Option<Ttl>,
         expected_attachment: ExpectedAttachment,
-    ) -> Vec<Result<Renewed, StoreError>> {
+    ) -> Vec<Result<LeaseReply<Grant>, StoreError>> {
         let renewals = lease
             .iter()
             .map(|held| self.store.renew_for_client(held, ttl, expected_attachment));
@@ -101,19 +101,7 @@ impl Broker {
         attachment: Attachment,
     ) -> Result<Vec<HeldLock>, LockFailure> {
         let attachments = lease.iter().map(|held| self.store.attach(held, attachment));
-        let attachments = join_all(attachments).await.into_iter();
-        surviving_locks(
-            lease,
-            attachments.map(|attached| match attached? {
-                Attached::Attached(grant) => Ok(grant),
-                Attached::Released => Err(LockError::LeaseReleased),
-                Attached::Stale => Err(LockError::StaleAttach),
-                Attached::MaxHold => Err(LockError::MaxHold),
-                Attached::Revoked { reason } => Err(LockError::LeaseRevoked { reason }),
-                Attached::Expired => Err(LockError::LeaseExpired),
-                Attached::NotFound => Err(LockError::LeaseNotFound),
-            }),
-        )
+        surviving_locks(lease, join_all(attachments).await)
     }
 
     /// Releases these locks of a lease, or one entry of each. A failure for one lock does not
@@ -134,27 +122,22 @@ impl Broker {
         };
         let mut failures = Vec::new();
         for (held, released) in lease.iter().zip(releases) {
-            let error = match released {
-                Ok(Released::Now { hold_count } | Released::Already { hold_count }) => {
-                    result.already_released &= matches!(released, Ok(Released::Already { .. }));
-                    result.hold_count += hold_count;
-                    if hold_count == 0 {
+            match lease_result(released) {
+                Ok(released) => {
+                    result.already_released &= released.already_released;
+                    result.hold_count += released.hold_count;
+                    if released.hold_count == 0 {
                         self.quotas.released(held.lease_id, &held.lock);
-                        let is_now = matches!(released, Ok(Released::Now { .. }));
-                        if is_now && scope != ReleaseScope::ExpireNow {
+                        if !released.already_released && scope != ReleaseScope::ExpireNow {
                             self.lease_ends.released(held);
                         }
                     }
-                    continue;
                 }
-                Ok(Released::Elsewhere) => LockError::StaleAttach,
-                Ok(Released::Expired) => LockError::LeaseExpired,
-                Ok(Released::Revoked { reason }) => LockError::LeaseRevoked { reason },
-                Ok(Released::NotFound) => LockError::LeaseNotFound,
-                Err(error) => error.into(),
-            };
-            let lock = held.lock.clone();
-            failures.push(LockFailure { lock, error });
+                Err(error) => {
+                    let lock = held.lock.clone();
+                    failures.push(LockFailure { lock, error });
+                }
+            }
         }
         // A lock that the store does not have counts as released: the lock was released earlier, or
         // the store lost it.
@@ -169,35 +152,21 @@ impl Broker {
     }
 }
 
-/// Returns the locks that remain after these renewals.
-fn renewed(
-    lease: &[LeaseRef],
-    renewals: Vec<Result<Renewed, StoreError>>,
-) -> Result<Vec<HeldLock>, LockFailure> {
-    surviving_locks(
-        lease,
-        renewals.into_iter().map(|renewed| match renewed? {
-            Renewed::Extended(grant) => Ok(grant),
-            Renewed::Released => Err(LockError::LeaseReleased),
-            Renewed::MaxHold => Err(LockError::MaxHold),
-            Renewed::Revoked { reason } => Err(LockError::LeaseRevoked { reason }),
-            Renewed::Elsewhere => Err(LockError::StaleAttach),
-            Renewed::Expired => Err(LockError::LeaseExpired),
-            Renewed::NotFound => Err(LockError::LeaseNotFound),
-        }),
-    )
+/// Merges the error of the store and the rejection by the store.
+fn lease_result<T>(reply: Result<LeaseReply<T>, StoreError>) -> Result<T, LockError> {
+    Ok(reply??)
 }
 
 /// Returns the locks that a lease still has. A released lock is an error only if no other lock
 /// remains or may remain.
 fn surviving_locks(
     lease: &[LeaseRef],
-    results: impl Iterator<Item = Result<Grant, LockError>>,
+    replies: Vec<Result<LeaseReply<Grant>, StoreError>>,
 ) -> Result<Vec<HeldLock>, LockFailure> {
     let (mut locks, mut released, mut failures) = (Vec::new(), None, Vec::new());
-    for (held, result) in lease.iter().zip(results) {
+    for (held, reply) in lease.iter().zip(replies) {
         let lock = held.lock.clone();
-        match result {
+        match lease_result(reply) {
             Ok(grant) => locks.push(HeldLock { lock, grant }),
             Err(error @ LockError::LeaseReleased) => released = Some(LockFailure { lock, error }),
             Err(error) => failures.push(LockFailure { lock, error }),
@@ -219,7 +188,7 @@ mod tests {
     use crate::lock::{FencingToken, LeaseId, LockKey, LockName, Namespace};
 
     /// Returns the error of the renewal of a lease of one lock for each result.
-    fn renewal_error(results: Vec<Result<Renewed, StoreError>>) -> Option<LockError> {
+    fn renewal_error(results: Vec<Result<LeaseReply<Grant>, StoreError>>) -> Option<LockError> {
         let lease_id = LeaseId::parse(&"a".repeat(LeaseId::LEN)).expect("an id");
         let lock = |index| {
             let namespace = Namespace::parse("").expect("the default");
@@ -231,21 +200,26 @@ mod tests {
             }
         };
         let lease: Vec<_> = (0..results.len()).map(lock).collect();
-        renewed(&lease, results).err().map(|failure| failure.error)
+        surviving_locks(&lease, results)
+            .err()
+            .map(|failure| failure.error)
     }
 
-    fn no_reply() -> Result<Renewed, StoreError> {
+    fn no_reply() -> Result<LeaseReply<Grant>, StoreError> {
         Err(StoreError::Unavailable("no reply".to_owned()))
     }
 
     #[test]
     fn a_lease_is_not_reported_as_released_if_another_lock_may_be_held() {
         assert_eq!(
-            renewal_error(vec![no_reply(), Ok(Renewed::Released)]),
+            renewal_error(vec![no_reply(), Ok(Err(LeaseRejection::Released))]),
             Some(LockError::StoreUnavailable)
         );
         assert_eq!(
-            renewal_error(vec![Ok(Renewed::Released), Ok(Renewed::Released)]),
+            renewal_error(vec![
+                Ok(Err(LeaseRejection::Released)),
+                Ok(Err(LeaseRejection::Released))
+            ]),
             Some(LockError::LeaseReleased)
         );
     }
@@ -253,7 +227,7 @@ mod tests {
     #[test]
     fn a_lost_lock_ends_the_lease_if_another_lock_could_not_be_reached() {
         assert_eq!(
-            renewal_error(vec![no_reply(), Ok(Renewed::NotFound)]),
+            renewal_error(vec![no_reply(), Ok(Err(LeaseRejection::NotFound))]),
             Some(LockError::LeaseNotFound)
         );
     }

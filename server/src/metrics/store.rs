@@ -10,12 +10,12 @@ use super::{Counters, Histograms, Metrics, Registrar, buckets, seconds};
 use crate::{
     lock::{
         AcquireCommand, Attachment, AttemptId, BrokerId, DeploymentKey, ExpectedAttachment,
-        FencingToken, Filter, LeaseRef, LockKey, LockState, ReleaseScope, RequestHash,
+        FencingToken, Filter, Grant, LeaseRef, LockKey, LockState, ReleaseScope, RequestHash,
         RevokeCommand, Ttl,
     },
     store::{
-        Acquired, Assumption, Attached, Cancelled, Checked, Cursor, LimitSet, Listed, Listener,
-        Released, Renewed, Revoked, Store, StoreError, Touched,
+        Acquired, Assumption, Cancelled, Checked, Cursor, LeaseReply, LimitSet, Listed, Listener,
+        Released, Revoked, Store, StoreError, Touched,
     },
 };
 
@@ -173,7 +173,7 @@ impl Store for InstrumentedStore {
         lease: &LeaseRef,
         ttl: Option<Ttl>,
         expected_attachment: ExpectedAttachment,
-    ) -> Result<Renewed, StoreError> {
+    ) -> Result<LeaseReply<Grant>, StoreError> {
         self.time(1, self.store.renew(lease, ttl, expected_attachment))
             .await
     }
@@ -183,7 +183,7 @@ impl Store for InstrumentedStore {
         lease: &LeaseRef,
         ttl: Option<Ttl>,
         via: ExpectedAttachment,
-    ) -> Result<Renewed, StoreError> {
+    ) -> Result<LeaseReply<Grant>, StoreError> {
         self.time(1, self.store.renew_for_client(lease, ttl, via))
             .await
     }
@@ -192,7 +192,7 @@ impl Store for InstrumentedStore {
         &self,
         lease: &LeaseRef,
         attachment: Attachment,
-    ) -> Result<Attached, StoreError> {
+    ) -> Result<LeaseReply<Grant>, StoreError> {
         self.time(2, self.store.attach(lease, attachment)).await
     }
 
@@ -201,7 +201,7 @@ impl Store for InstrumentedStore {
         lease: &LeaseRef,
         scope: ReleaseScope,
         expected_attachment: ExpectedAttachment,
-    ) -> Result<Released, StoreError> {
+    ) -> Result<LeaseReply<Released>, StoreError> {
         self.time(3, self.store.release(lease, scope, expected_attachment))
             .await
     }
@@ -224,7 +224,7 @@ impl Store for InstrumentedStore {
         self.time(6, self.store.set_limit(lock, limit)).await
     }
 
-    async fn revoke(&self, command: &RevokeCommand) -> Result<Revoked, StoreError> {
+    async fn revoke(&self, command: &RevokeCommand) -> Result<LeaseReply<Revoked>, StoreError> {
         self.time(7, self.store.revoke(command)).await
     }
 

@@ -36,13 +36,13 @@ use self::{
     record::Record,
 };
 use super::{
-    Acquired, Attached, Cancelled, Change, Checked, Cursor, Event, LimitSet, Listed, Listener,
-    Outcome, Rejected, Released, Renewed, Revoked, Store, StoreError, Touched, WATCHED_MS,
+    Acquired, Cancelled, Change, Checked, Cursor, Event, LeaseReply, LimitSet, Listed, Listener,
+    Outcome, Rejected, Released, Revoked, Store, StoreError, Touched, WATCHED_MS,
 };
 use crate::lock::{
     AcquireCommand, Attachment, AttemptId, BrokerId, DeploymentKey, ExpectedAttachment,
-    FencingToken, Filter, LeaseRef, LockKey, LockState, ReleaseScope, RequestHash, RevokeCommand,
-    Ttl,
+    FencingToken, Filter, Grant, LeaseRef, LockKey, LockState, ReleaseScope, RequestHash,
+    RevokeCommand, Ttl,
 };
 use crate::time::{millis, unix_time};
 
@@ -257,7 +257,7 @@ impl Store for MemoryStore {
         lease: &LeaseRef,
         ttl: Option<Ttl>,
         via: ExpectedAttachment,
-    ) -> Result<Renewed, StoreError> {
+    ) -> Result<LeaseReply<Grant>, StoreError> {
         self.run(&lease.lock, |record, context| {
             Ok(Outcome::reply_only(record.renew(context, lease, ttl, via)?))
         })
@@ -268,11 +268,15 @@ impl Store for MemoryStore {
         lease: &LeaseRef,
         ttl: Option<Ttl>,
         via: ExpectedAttachment,
-    ) -> Result<Renewed, StoreError> {
+    ) -> Result<LeaseReply<Grant>, StoreError> {
         self.renew(lease, ttl, via).await
     }
 
-    async fn attach(&self, lease: &LeaseRef, to: Attachment) -> Result<Attached, StoreError> {
+    async fn attach(
+        &self,
+        lease: &LeaseRef,
+        to: Attachment,
+    ) -> Result<LeaseReply<Grant>, StoreError> {
         self.run(&lease.lock, |record, context| {
             record.attach(context, lease, to)
         })
@@ -283,7 +287,7 @@ impl Store for MemoryStore {
         lease: &LeaseRef,
         release: ReleaseScope,
         via: ExpectedAttachment,
-    ) -> Result<Released, StoreError> {
+    ) -> Result<LeaseReply<Released>, StoreError> {
         self.run(&lease.lock, |record, context| {
             Ok(record.release(context, lease, release, via))
         })
@@ -314,11 +318,12 @@ impl Store for MemoryStore {
         Ok(set)
     }
 
-    async fn revoke(&self, revoke: &RevokeCommand) -> Result<Revoked, StoreError> {
+    async fn revoke(&self, revoke: &RevokeCommand) -> Result<LeaseReply<Revoked>, StoreError> {
         let revoked = self.run(&revoke.lock, |record, context| {
             record.revoke(context, revoke)
         })?;
-        if let Some(revocation) = revoked.to_revocation(revoke)
+        if let Ok(Revoked::Taken(lease)) = &revoked
+            && let Some(revocation) = lease.to_revocation(revoke)
             && let Some(listener) = self
                 .memory
                 .state

@@ -60,12 +60,12 @@ use self::{
     watch_interest::WatchInterest,
 };
 use super::{
-    Acquired, Attached, Cancelled, Checked, Cursor, EraId, Event, HandOff, LeaseEndEvent, LimitSet,
-    Listed, Listener, MovedLease, Outcome, Released, Renewed, Revoked, Store, StoreError, Touched,
+    Acquired, Cancelled, Checked, Cursor, EraId, Event, HandOff, LeaseEndEvent, LeaseReply,
+    LimitSet, Listed, Listener, MovedLease, Outcome, Released, Revoked, Store, StoreError, Touched,
 };
 use crate::lock::{
     AcquireCommand, Attachment, AttemptId, BrokerId, DeploymentKey, ExpectedAttachment,
-    FencingToken, Filter, INSPECT_ENTRIES_MAX, LeaseRef, LockKey, LockState, ReleaseScope,
+    FencingToken, Filter, Grant, INSPECT_ENTRIES_MAX, LeaseRef, LockKey, LockState, ReleaseScope,
     RequestHash, RevokeCommand, Ttl, WAITERS_MAX,
 };
 
@@ -297,11 +297,11 @@ impl Store for RedisStore {
         lease: &LeaseRef,
         ttl: Option<Ttl>,
         via: ExpectedAttachment,
-    ) -> Result<Renewed, StoreError> {
+    ) -> Result<LeaseReply<Grant>, StoreError> {
         let command = |preamble: &Preamble<'_>| preamble.renew(lease, ttl, via);
         let run = self.run_on_node(&lease.lock, Verb::Renew, command, reply::renewed);
         let (route, renewed) = run.await?;
-        if let Renewed::Extended(_) = renewed {
+        if renewed.is_ok() {
             route.node.replicated().await?;
         }
         Ok(renewed)
@@ -312,11 +312,15 @@ impl Store for RedisStore {
         lease: &LeaseRef,
         ttl: Option<Ttl>,
         via: ExpectedAttachment,
-    ) -> Result<Renewed, StoreError> {
+    ) -> Result<LeaseReply<Grant>, StoreError> {
         self.renew(lease, ttl, via).await
     }
 
-    async fn attach(&self, lease: &LeaseRef, to: Attachment) -> Result<Attached, StoreError> {
+    async fn attach(
+        &self,
+        lease: &LeaseRef,
+        to: Attachment,
+    ) -> Result<LeaseReply<Grant>, StoreError> {
         let command = |preamble: &Preamble<'_>| preamble.attach(lease, to);
         self.run(&lease.lock, Verb::Attach, command, reply::attached)
             .await
@@ -327,7 +331,7 @@ impl Store for RedisStore {
         lease: &LeaseRef,
         release: ReleaseScope,
         via: ExpectedAttachment,
-    ) -> Result<Released, StoreError> {
+    ) -> Result<LeaseReply<Released>, StoreError> {
         let command = |preamble: &Preamble<'_>| preamble.release(lease, release, via);
         self.run(&lease.lock, Verb::Release, command, reply::released)
             .await
@@ -372,11 +376,12 @@ impl Store for RedisStore {
             .await
     }
 
-    async fn revoke(&self, revoke: &RevokeCommand) -> Result<Revoked, StoreError> {
+    async fn revoke(&self, revoke: &RevokeCommand) -> Result<LeaseReply<Revoked>, StoreError> {
         let command = |preamble: &Preamble<'_>| preamble.revoke(revoke);
         let revoked = self.run(&revoke.lock, Verb::Revoke, command, reply::revoked);
         let revoked = revoked.await?;
-        if let Some(revocation) = revoked.to_revocation(revoke)
+        if let Ok(Revoked::Taken(lease)) = &revoked
+            && let Some(revocation) = lease.to_revocation(revoke)
             && revocation.attachment.stream.broker == self.broker
         {
             self.emit(Event::Revoked(revoke.lock.clone(), revocation));

@@ -39,12 +39,11 @@ use self::{
     merge::InspectQuorum,
     node_client::QuorumCall,
     nodes::Nodes,
-    quorum::QuorumResult,
     quorum_acquire::{QuorumOutcome, QuorumRequest},
 };
 use super::{
-    Acquired, Attached, Cancelled, Checked, Cursor, Event, LimitSet, Listed, Listener, MovedLease,
-    NotifyMode, Released, Renewed, Revoked, Store, StoreError, Touched,
+    Acquired, Cancelled, Checked, Cursor, Event, LeaseReply, LimitSet, Listed, Listener,
+    MovedLease, NotifyMode, Released, Revoked, Store, StoreError, Touched,
     redis::{decode, scripts::Verb},
 };
 use crate::lock::{
@@ -201,12 +200,12 @@ impl Store for RedlockStore {
         lease: &LeaseRef,
         ttl: Option<Ttl>,
         via: ExpectedAttachment,
-    ) -> Result<Renewed, StoreError> {
+    ) -> Result<LeaseReply<Grant>, StoreError> {
         let requested = lease.clone();
         let call = QuorumCall::new(Verb::Renew, decode::renewed, move |preamble| {
             preamble.renew(&requested, ttl, via)
         });
-        self.renew_on_quorum(lease, &call).await
+        self.renew_or_attach(lease, &call).await
     }
 
     async fn renew_for_client(
@@ -214,36 +213,24 @@ impl Store for RedlockStore {
         lease: &LeaseRef,
         ttl: Option<Ttl>,
         via: ExpectedAttachment,
-    ) -> Result<Renewed, StoreError> {
+    ) -> Result<LeaseReply<Grant>, StoreError> {
         let requested = lease.clone();
         let call = QuorumCall::new(Verb::Renew, decode::renewed, move |preamble| {
             preamble.renew(&requested, ttl, via).for_client()
         });
-        self.renew_on_quorum(lease, &call).await
+        self.renew_or_attach(lease, &call).await
     }
 
-    async fn attach(&self, lease: &LeaseRef, to: Attachment) -> Result<Attached, StoreError> {
+    async fn attach(
+        &self,
+        lease: &LeaseRef,
+        to: Attachment,
+    ) -> Result<LeaseReply<Grant>, StoreError> {
         let requested = lease.clone();
         let call = QuorumCall::new(Verb::Attach, decode::attached, move |preamble| {
             preamble.attach(&requested, to)
         });
-        let (read, ends) = (merge::attached, merge::knows_lease_ended_on_attach);
-        let attached = match self
-            .0
-            .nodes
-            .ask_quorum_about_liveness(&call, read, ends)
-            .await?
-        {
-            QuorumResult::Rejected(rejections) => return Ok(merge::not_attached(rejections)),
-            QuorumResult::Wanted(attached) => attached,
-        };
-        let moved = attached.iter().find_map(|(_, moved)| *moved);
-        self.0.send_moved(&lease.lock, moved);
-        let grants: Vec<_> = attached.into_iter().map(|(grant, _)| grant).collect();
-        let grant = merge::one_grant(&grants);
-        Ok(grant.map_or(Attached::NotFound, |grant| {
-            Attached::Attached(self.with_queue(&lease.lock, grant))
-        }))
+        self.renew_or_attach(lease, &call).await
     }
 
     async fn release(
@@ -251,7 +238,7 @@ impl Store for RedlockStore {
         lease: &LeaseRef,
         release: ReleaseScope,
         via: ExpectedAttachment,
-    ) -> Result<Released, StoreError> {
+    ) -> Result<LeaseReply<Released>, StoreError> {
         let requested = lease.clone();
         let call = QuorumCall::new(Verb::Release, decode::released, move |preamble| {
             preamble
@@ -261,7 +248,7 @@ impl Store for RedlockStore {
         let result = self
             .0
             .nodes
-            .ask_quorum(&call, merge::merge_released)
+            .ask_quorum(&call, |outcome| outcome.reply)
             .await?;
         self.0.queues.wake(&lease.lock, Duration::ZERO);
         Ok(merge::released(result))
@@ -320,25 +307,20 @@ impl Store for RedlockStore {
         Err(StoreError::Unsupported(NO_LIMITS))
     }
 
-    async fn revoke(&self, revoke: &RevokeCommand) -> Result<Revoked, StoreError> {
+    async fn revoke(&self, revoke: &RevokeCommand) -> Result<LeaseReply<Revoked>, StoreError> {
         let command = revoke.clone();
         let call = QuorumCall::new(Verb::Revoke, decode::revoked, move |preamble| {
             preamble.revoke(&command).with_release_notification()
         });
-        let replies = match self
-            .0
-            .nodes
-            .ask_quorum(&call, merge_revocations::revoked)
-            .await?
-        {
-            QuorumResult::Rejected(rejections) => {
-                return Ok(merge_revocations::not_revoked(rejections));
-            }
-            QuorumResult::Wanted(replies) => replies,
-        };
+        let nodes = &self.0.nodes;
+        let result = nodes
+            .ask_quorum(&call, merge_revocations::revoked_now)
+            .await?;
         let queue_length = self.0.queues.length(&revoke.lock);
-        let revoked = merge_revocations::merge_revoked(replies, queue_length);
-        if let Some(revocation) = revoked.to_revocation(revoke) {
+        let revoked = merge_revocations::revoked(result, queue_length);
+        if let Ok(Revoked::Taken(lease)) = &revoked
+            && let Some(revocation) = lease.to_revocation(revoke)
+        {
             self.0.queues.wake(&revoke.lock, Duration::ZERO);
             if revocation.attachment.stream.broker == self.0.broker {
                 self.0
@@ -404,23 +386,16 @@ impl Store for RedlockStore {
 }
 
 impl RedlockStore {
-    async fn renew_on_quorum(
+    async fn renew_or_attach(
         &self,
         lease: &LeaseRef,
-        call: &QuorumCall<Renewed>,
-    ) -> Result<Renewed, StoreError> {
-        let (read, ends) = (merge::extended, merge::knows_lease_ended_on_renew);
-        let nodes = &self.0.nodes;
-        let result = nodes.ask_quorum_about_liveness(call, read, ends).await?;
-        Ok(match merge::renewed(result) {
-            Renewed::Extended(grant) => Renewed::Extended(self.with_queue(&lease.lock, grant)),
-            rejection @ (Renewed::Elsewhere
-            | Renewed::MaxHold
-            | Renewed::Revoked { .. }
-            | Renewed::Expired
-            | Renewed::Released
-            | Renewed::NotFound) => rejection,
-        })
+        call: &QuorumCall<LeaseReply<Grant>>,
+    ) -> Result<LeaseReply<Grant>, StoreError> {
+        let result = self.0.nodes.ask_quorum_about_liveness(call).await?;
+        Ok(merge::renewed_or_attached(result).map(|(grant, moved)| {
+            self.0.send_moved(&lease.lock, moved);
+            self.with_queue(&lease.lock, grant)
+        }))
     }
 
     /// Sets the queue length of a grant. Queues are local to the broker, so nodes do not return a

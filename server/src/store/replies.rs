@@ -54,11 +54,14 @@ pub enum Acquired {
     Cancelled,
 }
 
-/// Reply of [`Store::renew`].
+/// Reply of a command about a lease: the result, or the reason for which the command was not
+/// applied.
+pub type LeaseReply<T> = Result<T, LeaseRejection>;
+
+/// Reason for which a command was not applied to a lease.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Renewed {
-    Extended(Grant),
-    /// The lease is attached to another stream, and was not extended.
+pub enum LeaseRejection {
+    /// The lease is attached to another stream, and was not changed.
     Elsewhere,
     /// The lease has reached its `max_hold`, and is not extended further.
     MaxHold,
@@ -67,57 +70,22 @@ pub enum Renewed {
         /// Reason given by the operator.
         reason: String,
     },
-    Expired,
-    Released,
-    /// The lock has no record of the lease, or the lease holds a newer grant.
-    NotFound,
-}
-
-/// Reply of [`Store::attach`].
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Attached {
-    /// The lease is attached to the stream. Its validity is unchanged.
-    Attached(Grant),
-    /// The lease was attached to another stream later.
-    Stale,
-    /// The lease has reached its `max_hold`.
-    MaxHold,
-    Revoked {
-        /// Reason given by the operator.
-        reason: String,
-    },
-    Expired,
-    Released,
-    /// The lock has no record of the lease, or the lease holds a newer grant.
-    NotFound,
-}
-
-/// Reply of [`Store::release`].
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Released {
-    /// This command released the lease or the entry.
-    Now {
-        /// Number of remaining entries.
-        hold_count: u32,
-    },
-    /// An earlier command released the lease, or the lease does not have the entry.
-    Already {
-        /// Number of remaining entries.
-        hold_count: u32,
-    },
-    /// The lease is attached to another stream, and was not changed.
-    Elsewhere,
     /// The lease had expired. The work of its holder may have overlapped with that of the next
     /// holder.
     Expired,
-    /// The lease had been revoked and has ended. The work of its holder may have overlapped with
-    /// that of the next holder.
-    Revoked {
-        /// Reason given by the operator.
-        reason: String,
-    },
+    /// The lease was released.
+    Released,
     /// The lock has no record of the lease, or the lease holds a newer grant.
     NotFound,
+}
+
+/// Result of [`Store::release`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Released {
+    /// True if an earlier command released the lease, or if the lease does not have the entry.
+    pub already_released: bool,
+    /// Number of remaining entries.
+    pub hold_count: u32,
 }
 
 /// Reply of [`Store::cancel`].
@@ -145,24 +113,24 @@ pub enum LimitSet {
     Mismatch,
 }
 
-/// Reply of [`Store::revoke`].
+/// Result of [`Store::revoke`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Revoked {
     /// The lease was revoked. With [`RevokeMode::DryRun`] nothing was changed.
-    Taken {
-        /// State of the holder before the revocation.
-        holder: Box<Holder>,
-        /// Number of waiters.
-        queue_length: u32,
-        /// Stream of the lease, which is notified.
-        on: Option<Attachment>,
-    },
+    Taken(RevokedLease),
     /// The lease was revoked earlier and has ended.
     Already,
-    Expired,
-    Released,
-    /// The lock has no record of the lease.
-    NotFound,
+}
+
+/// A lease that was revoked.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct RevokedLease {
+    /// State of the holder before the revocation.
+    pub holder: Box<Holder>,
+    /// Number of waiters.
+    pub queue_length: u32,
+    /// Stream of the lease, which is notified.
+    pub on: Option<Attachment>,
 }
 
 /// Reply of [`Store::check`].
@@ -211,15 +179,13 @@ impl EraId {
     }
 }
 
-impl Revoked {
+impl RevokedLease {
     /// Returns the revocation to send to the stream of the lease, if there is one.
     pub fn to_revocation(&self, revoke: &RevokeCommand) -> Option<Revocation> {
-        let Self::Taken { on: Some(on), .. } = self else {
-            return None;
-        };
-        (revoke.mode != RevokeMode::DryRun).then(|| Revocation {
+        let attachment = self.on.filter(|_| revoke.mode != RevokeMode::DryRun)?;
+        Some(Revocation {
             lease_id: revoke.lease_id,
-            attachment: *on,
+            attachment,
             grace_ms: revoke.grace_ms,
             reason: revoke.reason.clone(),
         })

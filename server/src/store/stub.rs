@@ -11,12 +11,12 @@ use async_trait::async_trait;
 use tokio::time::sleep;
 
 use super::{
-    Acquired, Attached, Cancelled, Checked, Cursor, LimitSet, Listed, Listener, Released, Renewed,
+    Acquired, Cancelled, Checked, Cursor, LeaseReply, LimitSet, Listed, Listener, Released,
     Revoked, Scan, Store, StoreError, Touched,
 };
 use crate::lock::{
     AcquireCommand, ArgumentsHash, Attachment, AttemptId, BrokerId, DeploymentKey,
-    ExpectedAttachment, FencingToken, Filter, LeaseBinding, LeaseId, LeaseOptions, LeaseRef,
+    ExpectedAttachment, FencingToken, Filter, Grant, LeaseBinding, LeaseId, LeaseOptions, LeaseRef,
     LeaseToken, LockKey, LockState, Mode, Owner, ReleaseScope, RequestHash, RequestId,
     RevokeCommand, Ttl,
 };
@@ -151,7 +151,7 @@ impl Store for StubStore {
         _: &LeaseRef,
         _: Option<Ttl>,
         _: ExpectedAttachment,
-    ) -> Result<Renewed, StoreError> {
+    ) -> Result<LeaseReply<Grant>, StoreError> {
         self.never_reply().await
     }
 
@@ -160,11 +160,11 @@ impl Store for StubStore {
         lease: &LeaseRef,
         ttl: Option<Ttl>,
         via: ExpectedAttachment,
-    ) -> Result<Renewed, StoreError> {
+    ) -> Result<LeaseReply<Grant>, StoreError> {
         self.renew(lease, ttl, via).await
     }
 
-    async fn attach(&self, _: &LeaseRef, _: Attachment) -> Result<Attached, StoreError> {
+    async fn attach(&self, _: &LeaseRef, _: Attachment) -> Result<LeaseReply<Grant>, StoreError> {
         self.never_reply().await
     }
 
@@ -173,7 +173,7 @@ impl Store for StubStore {
         _: &LeaseRef,
         _: ReleaseScope,
         _: ExpectedAttachment,
-    ) -> Result<Released, StoreError> {
+    ) -> Result<LeaseReply<Released>, StoreError> {
         self.never_reply().await
     }
 
@@ -204,7 +204,7 @@ impl Store for StubStore {
         self.never_reply().await
     }
 
-    async fn revoke(&self, _: &RevokeCommand) -> Result<Revoked, StoreError> {
+    async fn revoke(&self, _: &RevokeCommand) -> Result<LeaseReply<Revoked>, StoreError> {
         self.never_reply().await
     }
 

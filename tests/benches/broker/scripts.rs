@@ -13,10 +13,11 @@ use leasehold_server::lock::{
     LeaseBinding, LeaseId, LeaseOptions, LeaseRef, Limits, LockKey, LockName, Mode, Namespace,
     Owner, ReleaseScope, RequestId, WAITERS_MAX,
 };
+use leasehold_server::store::Acquired;
 use leasehold_server::store::redis::scripts::{Command, Preamble, Scripts as Texts, Verb};
 use leasehold_server::store::redis::{ScriptReply, decode};
-use leasehold_server::store::{Acquired, Released};
 use leasehold_tests::broker::process::KEY_PREFIX;
+use leasehold_tests::store_fixture::released_now;
 
 use crate::grpc::lock_name;
 use crate::pairs::{self, Pair, Sample};
@@ -134,7 +135,7 @@ impl Pair for Caller {
         let value = self.scripts.run(&self.scripts.release, command).await;
         assert_eq!(
             reply(decode::released(value, self.scripts.me)),
-            Released::Now { hold_count: 0 }
+            released_now(0)
         );
     }
 }

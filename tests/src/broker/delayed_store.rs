@@ -6,12 +6,12 @@ use async_trait::async_trait;
 use leasehold_server::{
     lock::{
         AcquireCommand, Attachment, AttemptId, BrokerId, DeploymentKey, ExpectedAttachment,
-        FencingToken, Filter, LeaseRef, LockKey, LockState, ReleaseScope, RequestHash,
+        FencingToken, Filter, Grant, LeaseRef, LockKey, LockState, ReleaseScope, RequestHash,
         RevokeCommand, Ttl,
     },
     store::{
-        Acquired, Attached, Cancelled, Checked, Cursor, LimitSet, Listed, Listener, Released,
-        Renewed, Revoked, Store, StoreError, Touched,
+        Acquired, Cancelled, Checked, Cursor, LeaseReply, LimitSet, Listed, Listener, Released,
+        Revoked, Store, StoreError, Touched,
         memory::{Memory, MemoryStore},
     },
 };
@@ -74,7 +74,7 @@ impl Store for DelayedStore {
         lease: &LeaseRef,
         ttl: Option<Ttl>,
         via: ExpectedAttachment,
-    ) -> Result<Renewed, StoreError> {
+    ) -> Result<LeaseReply<Grant>, StoreError> {
         self.store.renew(lease, ttl, via).await
     }
 
@@ -83,11 +83,15 @@ impl Store for DelayedStore {
         lease: &LeaseRef,
         ttl: Option<Ttl>,
         via: ExpectedAttachment,
-    ) -> Result<Renewed, StoreError> {
+    ) -> Result<LeaseReply<Grant>, StoreError> {
         self.store.renew_for_client(lease, ttl, via).await
     }
 
-    async fn attach(&self, lease: &LeaseRef, to: Attachment) -> Result<Attached, StoreError> {
+    async fn attach(
+        &self,
+        lease: &LeaseRef,
+        to: Attachment,
+    ) -> Result<LeaseReply<Grant>, StoreError> {
         self.store.attach(lease, to).await
     }
 
@@ -96,7 +100,7 @@ impl Store for DelayedStore {
         lease: &LeaseRef,
         release: ReleaseScope,
         via: ExpectedAttachment,
-    ) -> Result<Released, StoreError> {
+    ) -> Result<LeaseReply<Released>, StoreError> {
         self.store.release(lease, release, via).await
     }
 
@@ -119,7 +123,7 @@ impl Store for DelayedStore {
         self.store.set_limit(lock, limit).await
     }
 
-    async fn revoke(&self, revoke: &RevokeCommand) -> Result<Revoked, StoreError> {
+    async fn revoke(&self, revoke: &RevokeCommand) -> Result<LeaseReply<Revoked>, StoreError> {
         self.store.revoke(revoke).await
     }
 

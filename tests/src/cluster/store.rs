@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use leasehold_server::{
-    lock::{AcquireCommand, BrokerId, ExpectedAttachment, LeaseRef, LockKey, ReleaseScope},
+    lock::{AcquireCommand, BrokerId, ExpectedAttachment, Grant, LeaseRef, LockKey, ReleaseScope},
     store::{
-        Acquired, Event, Released, Renewed, Store, StoreError,
+        Acquired, Event, LeaseReply, Store, StoreError,
         redis::{
             RedisStore,
             connection::{NodeError, RedisConfig},
@@ -123,14 +123,14 @@ impl ClusterStore {
         matches!(reply, Err(StoreError::Recovering { .. }))
     }
 
-    pub async fn renew(&self, lease: &LeaseRef) -> Result<Renewed, StoreError> {
+    pub async fn renew(&self, lease: &LeaseRef) -> Result<LeaseReply<Grant>, StoreError> {
         self.store.renew(lease, None, ExpectedAttachment::Any).await
     }
 
     /// Renews, which must succeed.
     pub async fn expect_renewed(&self, lease: &LeaseRef) {
         let renewed = self.renew(lease).await;
-        assert!(matches!(renewed, Ok(Renewed::Extended(_))), "{renewed:?}");
+        assert!(matches!(renewed, Ok(Ok(_))), "{renewed:?}");
     }
 
     /// Releases, which must succeed.
@@ -139,7 +139,7 @@ impl ClusterStore {
             .store
             .release(lease, ReleaseScope::All, ExpectedAttachment::Any)
             .await;
-        assert!(matches!(released, Ok(Released::Now { .. })), "{released:?}");
+        assert!(matches!(released, Ok(Ok(_))), "{released:?}");
     }
 
     /// Waits for the next event.

@@ -2,15 +2,15 @@
 
 use leasehold_server::{
     lock::{
-        AcquireCommand, Attachment, FencingToken, LeaseRef, Mode, RELEASED_MAX, StreamId,
+        AcquireCommand, Attachment, FencingToken, Grant, LeaseRef, Mode, RELEASED_MAX, StreamId,
         TOMBSTONE_MS, expiry_ms,
     },
-    store::{Acquired, Attached, Cancelled, Released, Renewed},
+    store::{Acquired, Cancelled, LeaseRejection, LeaseReply},
 };
 
 use crate::store_fixture::{
     SLACK_MS, StoreFixture, TTL_MS, add_to_lease, at_most_one, lease_of, lock_key, new_attempt,
-    with_mode, with_ttl,
+    released_before, released_now, with_mode, with_ttl,
 };
 
 /// A lease on another lock.
@@ -28,12 +28,12 @@ async fn two_queued_adds(store_fixture: &StoreFixture) -> [AcquireCommand; 2] {
     let calls = [(); 2].map(|()| add_to_lease(&other, store_fixture.waiting_call()));
     store_fixture.expect_queued(1, &calls[0]).await;
     store_fixture.expect_queued(2, &calls[1]).await;
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     calls
 }
 
 /// Attaches a lease to a stream of the first broker.
-async fn attach(store_fixture: &StoreFixture, lease: &LeaseRef) -> Attached {
+async fn attach(store_fixture: &StoreFixture, lease: &LeaseRef) -> LeaseReply<Grant> {
     let store = store_fixture.store(0);
     let stream = StreamId {
         broker: store.broker(),
@@ -54,7 +54,7 @@ pub async fn an_added_lock_is_held_under_the_same_lease(store_fixture: &StoreFix
     assert_eq!(added.lease_id, other.lease_id);
     store_fixture.expect_renewed(0, &added).await;
     store_fixture.expect_renewed(0, &other).await;
-    store_fixture.release(0, &other).await;
+    store_fixture.expect_released(0, &other).await;
     store_fixture.expect_renewed(0, &added).await;
     let holder = at_most_one(store_fixture.expect_state().await.holders).expect("held");
     assert_eq!(holder.lease_id, other.lease_id);
@@ -68,7 +68,7 @@ pub async fn an_added_lock_is_waited_for_in_the_queue(store_fixture: &StoreFixtu
         .await;
     let call = add_to_lease(&other, store_fixture.waiting_call());
     store_fixture.expect_queued(1, &call).await;
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     let added = store_fixture.claim_next_hand_off(1, &call).await;
     assert_eq!(added.lease_id, other.lease_id);
 }
@@ -96,7 +96,7 @@ pub async fn a_released_lock_is_added_again(store_fixture: &StoreFixture) {
     let other = lease_on_another_lock(store_fixture).await;
     let call = add_call(store_fixture, &other);
     let first = store_fixture.expect_granted(0, &call).await;
-    store_fixture.release(0, &first).await;
+    store_fixture.expect_released(0, &first).await;
     assert_eq!(
         store_fixture.acquire(0, &new_attempt(&call)).await,
         Acquired::Ended
@@ -116,24 +116,39 @@ pub async fn a_lock_that_was_added_again_is_reported_as_released_to_its_older_to
     let first = store_fixture
         .expect_granted(0, &add_call(store_fixture, &other))
         .await;
-    store_fixture.release_lock(0, &first).await;
+    store_fixture
+        .release_lock(0, &first)
+        .await
+        .expect("released");
     let second = store_fixture
         .expect_granted(0, &add_call(store_fixture, &other))
         .await;
-    assert_eq!(store_fixture.renew(0, &first).await, Renewed::Released);
-    assert_eq!(attach(store_fixture, &first).await, Attached::Released);
-    let already = Released::Already { hold_count: 0 };
+    assert_eq!(
+        store_fixture.renew(0, &first).await,
+        Err(LeaseRejection::Released)
+    );
+    assert_eq!(
+        attach(store_fixture, &first).await,
+        Err(LeaseRejection::Released)
+    );
+    let already = released_before(0);
     assert_eq!(store_fixture.release_lock(0, &first).await, already);
     store_fixture.expect_renewed(0, &second).await;
     let unknown = LeaseRef {
         fencing_token: FencingToken::after(second.fencing_token.get(), 0),
         ..second
     };
-    assert_eq!(store_fixture.renew(0, &unknown).await, Renewed::NotFound);
-    assert_eq!(attach(store_fixture, &unknown).await, Attached::NotFound);
+    assert_eq!(
+        store_fixture.renew(0, &unknown).await,
+        Err(LeaseRejection::NotFound)
+    );
+    assert_eq!(
+        attach(store_fixture, &unknown).await,
+        Err(LeaseRejection::NotFound)
+    );
     assert_eq!(
         store_fixture.release_lock(0, &unknown).await,
-        Released::NotFound
+        Err(LeaseRejection::NotFound)
     );
 }
 
@@ -145,21 +160,27 @@ pub async fn the_release_of_an_added_lock_is_remembered_until_it_would_have_expi
     let other = lease_on_another_lock(store_fixture).await;
     let added = with_ttl(add_call(store_fixture, &other), 20_000);
     let added = store_fixture.expect_granted(0, &added).await;
-    let now = Released::Now { hold_count: 0 };
+    let now = released_now(0);
     assert_eq!(store_fixture.release_lock(0, &added).await, now);
     for _ in 0..=RELEASED_MAX {
         let lease = store_fixture.acquire_long(1).await;
-        store_fixture.release(1, &lease).await;
+        store_fixture.expect_released(1, &lease).await;
     }
     // On a busy machine the calls above take real time.
     store_fixture
         .advance_ms(expiry_ms(20_000) - 5 * SLACK_MS)
         .await;
-    assert_eq!(store_fixture.renew(2, &added).await, Renewed::Released);
-    let already = Released::Already { hold_count: 0 };
+    assert_eq!(
+        store_fixture.renew(2, &added).await,
+        Err(LeaseRejection::Released)
+    );
+    let already = released_before(0);
     assert_eq!(store_fixture.release_lock(2, &added).await, already);
     store_fixture.advance_ms(5 * SLACK_MS).await;
-    assert_eq!(store_fixture.renew(2, &added).await, Renewed::NotFound);
+    assert_eq!(
+        store_fixture.renew(2, &added).await,
+        Err(LeaseRejection::NotFound)
+    );
 }
 
 /// The loss of the second grant must not be reported as the earlier release.
@@ -170,12 +191,18 @@ pub async fn a_lock_that_expires_after_it_was_added_again_is_reported_as_expired
     let first = store_fixture
         .expect_granted(0, &add_call(store_fixture, &other))
         .await;
-    store_fixture.release_lock(0, &first).await;
+    store_fixture
+        .release_lock(0, &first)
+        .await
+        .expect("released");
     let second = store_fixture
         .expect_granted(0, &add_call(store_fixture, &other))
         .await;
     store_fixture.advance_ms(expiry_ms(TTL_MS)).await;
-    assert_eq!(store_fixture.renew(0, &second).await, Renewed::Expired);
+    assert_eq!(
+        store_fixture.renew(0, &second).await,
+        Err(LeaseRejection::Expired)
+    );
 }
 
 pub async fn t21_a_late_copy_of_an_add_whose_lock_was_released_is_refused(
@@ -184,10 +211,10 @@ pub async fn t21_a_late_copy_of_an_add_whose_lock_was_released_is_refused(
     let other = lease_on_another_lock(store_fixture).await;
     let call = add_call(store_fixture, &other);
     let first = store_fixture.expect_granted(0, &call).await;
-    store_fixture.release(0, &first).await;
+    store_fixture.expect_released(0, &first).await;
     for _ in 0..20 {
         let next = store_fixture.expect_granted(0, &store_fixture.call()).await;
-        store_fixture.release(0, &next).await;
+        store_fixture.expect_released(0, &next).await;
     }
     assert_eq!(
         store_fixture.acquire(1, &new_attempt(&call)).await,
@@ -207,7 +234,10 @@ pub async fn a_lock_that_expired_is_not_added_again(store_fixture: &StoreFixture
         .acquire(0, &add_call(store_fixture, &other))
         .await;
     assert_eq!(reply, Acquired::Ended);
-    assert_eq!(store_fixture.renew(0, &added).await, Renewed::Expired);
+    assert_eq!(
+        store_fixture.renew(0, &added).await,
+        Err(LeaseRejection::Expired)
+    );
 }
 
 pub async fn two_adds_of_one_lease_make_one_holder(store_fixture: &StoreFixture) {
@@ -215,7 +245,7 @@ pub async fn two_adds_of_one_lease_make_one_holder(store_fixture: &StoreFixture)
     let added = store_fixture.claim_next_hand_off(1, &first).await;
     let state = store_fixture.expect_state().await;
     assert_eq!((state.holder_count, state.queue_length), (1, 1));
-    store_fixture.release(1, &added).await;
+    store_fixture.expect_released(1, &added).await;
     let again = store_fixture.claim_next_hand_off(2, &second).await;
     assert!(again.fencing_token > added.fencing_token);
 }
@@ -235,7 +265,7 @@ pub async fn a_queued_add_enters_the_lock_if_another_add_of_its_lease_was_grante
     let state = store_fixture.expect_state().await;
     assert_eq!((state.holder_count, state.queue_length), (1, 0));
     assert_eq!(store_fixture.cancel(2, &second).await, Cancelled::Kept);
-    store_fixture.release(1, &added).await;
+    store_fixture.expect_released(1, &added).await;
     store_fixture.expect_granted(0, &store_fixture.call()).await;
 }
 
@@ -251,7 +281,7 @@ pub async fn a_queued_exclusive_add_of_a_lease_that_holds_a_shared_lock_is_denie
     let writer = add_to_lease(&other, store_fixture.waiting_call());
     store_fixture.expect_queued(1, &reader).await;
     store_fixture.expect_queued(1, &writer).await;
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     store_fixture.claim_next_hand_off(1, &reader).await;
     let denied = store_fixture.acquire(1, &new_attempt(&writer)).await;
     assert_eq!(denied, Acquired::UpgradeDenied);
@@ -271,7 +301,7 @@ pub async fn a_queued_add_of_a_lease_that_holds_the_lock_blocks_no_other_waiter(
     store_fixture.expect_queued(1, &calls[0]).await;
     store_fixture.expect_queued(2, &calls[1]).await;
     store_fixture.expect_queued(3, &behind).await;
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     store_fixture.claim_next_hand_off(1, &calls[0]).await;
     store_fixture.claim_next_hand_off(3, &behind).await;
     store_fixture
@@ -298,7 +328,7 @@ pub async fn an_add_waits_for_a_promise_to_its_own_lease(store_fixture: &StoreFi
     let held = store_fixture.acquire_long(0).await;
     let first = add_to_lease(&other, store_fixture.waiting_call());
     store_fixture.expect_queued(1, &first).await;
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     let hand_off = store_fixture.next_hand_off(1, &first).await;
     assert!(hand_off.is_provisional);
     let second = add_to_lease(&other, store_fixture.waiting_call());

@@ -2,10 +2,10 @@
 
 use leasehold_server::{
     lock::{ATTEMPTS_MAX, AcquireCommand, ExpectedAttachment, ReleaseScope, TOMBSTONE_MS},
-    store::{Acquired, Cancelled, Released, Renewed},
+    store::{Acquired, Cancelled, LeaseRejection},
 };
 
-use crate::store_fixture::{SLACK_MS, StoreFixture, add_to_lease, new_attempt};
+use crate::store_fixture::{SLACK_MS, StoreFixture, add_to_lease, new_attempt, released_now};
 
 pub async fn cancelling_an_older_attempt_keeps_the_newer_queued(store_fixture: &StoreFixture) {
     let lease = store_fixture.acquire_long(0).await;
@@ -14,7 +14,7 @@ pub async fn cancelling_an_older_attempt_keeps_the_newer_queued(store_fixture: &
     store_fixture.expect_queued(1, &first).await;
     store_fixture.expect_queued(2, &second).await;
     assert_eq!(store_fixture.cancel(1, &first).await, Cancelled::Kept);
-    store_fixture.release(0, &lease).await;
+    store_fixture.expect_released(0, &lease).await;
     store_fixture.claim_next_hand_off(2, &second).await;
 }
 
@@ -27,7 +27,7 @@ pub async fn cancelling_the_newest_attempt_gives_the_waiter_back_to_the_older(
     store_fixture.expect_queued(1, &first).await;
     store_fixture.expect_queued(2, &second).await;
     assert_eq!(store_fixture.cancel(2, &second).await, Cancelled::Kept);
-    store_fixture.release(0, &lease).await;
+    store_fixture.expect_released(0, &lease).await;
     store_fixture.claim_next_hand_off(1, &first).await;
 }
 
@@ -49,7 +49,10 @@ pub async fn cancelling_the_last_attempt_of_a_holder_hands_the_lock_on(
     store_fixture.expect_queued(1, &waiter).await;
     assert_eq!(store_fixture.cancel(0, &call).await, Cancelled::Freed);
     store_fixture.claim_next_hand_off(1, &waiter).await;
-    assert_eq!(store_fixture.renew(0, &lease).await, Renewed::NotFound);
+    assert_eq!(
+        store_fixture.renew(0, &lease).await,
+        Err(LeaseRejection::NotFound)
+    );
 }
 
 pub async fn cancelling_the_last_attempt_of_a_waiter_removes_it_from_the_queue(
@@ -124,7 +127,7 @@ pub async fn cancelling_nine_repeats_of_a_granted_call_keeps_its_lease(
         assert_eq!(store_fixture.cancel(1, repeat).await, Cancelled::Kept);
     }
     store_fixture.expect_renewed(0, &lease).await;
-    store_fixture.release(0, &lease).await;
+    store_fixture.expect_released(0, &lease).await;
     store_fixture.expect_granted(2, &store_fixture.call()).await;
 }
 
@@ -146,7 +149,7 @@ pub async fn cancelling_nine_repeats_of_a_granted_entry_keeps_the_entry(
         ReleaseScope::Entry(entry.request),
         ExpectedAttachment::Any,
     );
-    assert_eq!(left.await, Ok(Released::Now { hold_count: 1 }));
+    assert_eq!(left.await, Ok(released_now(1)));
 }
 
 pub async fn a_ninth_queued_attempt_is_refused_and_the_other_eight_stay_queued(
@@ -169,7 +172,7 @@ pub async fn a_ninth_queued_attempt_is_refused_and_the_other_eight_stay_queued(
         assert_eq!(store_fixture.cancel(1, attempt).await, Cancelled::Kept);
     }
     store_fixture.expect_queued(1, &new_attempt(&call)).await;
-    store_fixture.release(0, &lease).await;
+    store_fixture.expect_released(0, &lease).await;
     store_fixture.claim_next_hand_off(1, &call).await;
 }
 
@@ -186,7 +189,7 @@ pub async fn attempts_at_a_broker_that_is_gone_do_not_count_towards_the_limit(
         .await;
     store_fixture.advance_with_touches(13_500, &[2]).await;
     store_fixture.expect_queued(2, &new_attempt(&call)).await;
-    store_fixture.release(0, &lease).await;
+    store_fixture.expect_released(0, &lease).await;
     store_fixture.claim_next_hand_off(2, &call).await;
 }
 

@@ -2,18 +2,19 @@
 
 use leasehold_server::{
     lock::{ExpectedAttachment, PROVISIONAL_GRANT_MS, Ttl, expiry_ms},
-    store::{Acquired, Cancelled, Released, Renewed},
+    store::{Acquired, Cancelled, LeaseRejection},
 };
 
 use crate::store_fixture::{
-    SLACK_MS, StoreFixture, TTL_MS, assert_remaining, at_most_one, lease_of, new_attempt, with_ttl,
+    SLACK_MS, StoreFixture, TTL_MS, assert_remaining, at_most_one, lease_of, new_attempt,
+    released_now, with_ttl,
 };
 
 pub async fn a_hand_off_within_a_broker_is_final(store_fixture: &StoreFixture) {
     let held = store_fixture.acquire_long(0).await;
     let waiter = store_fixture.waiting_call();
     store_fixture.expect_queued(0, &waiter).await;
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     assert!(!store_fixture.next_hand_off(0, &waiter).await.is_provisional);
     let state = store_fixture.expect_state().await;
     assert_eq!(state.queue_length, 0);
@@ -29,7 +30,7 @@ pub async fn a_new_waiter_receives_the_last_token_before_it_was_queued(
     let first = store_fixture.acquire_long(0).await;
     let waiter = store_fixture.waiting_call();
     store_fixture.expect_queued(0, &waiter).await;
-    store_fixture.release(0, &first).await;
+    store_fixture.expect_released(0, &first).await;
     let taken_back = store_fixture.next_hand_off(0, &waiter).await.fencing_token;
     assert_eq!(store_fixture.cancel(0, &waiter).await, Cancelled::Freed);
     let second = store_fixture.acquire_long(0).await;
@@ -42,7 +43,7 @@ pub async fn a_new_waiter_receives_the_last_token_before_it_was_queued(
     };
     assert!(taken_back < second.fencing_token);
     assert_eq!(last_fencing_token, second.fencing_token.get());
-    store_fixture.release(0, &second).await;
+    store_fixture.expect_released(0, &second).await;
     let now = store_fixture.next_hand_off(0, &waiter).await.fencing_token;
     assert!(now.get() > last_fencing_token);
 }
@@ -58,19 +59,22 @@ pub async fn without_tokens_in_the_queue_every_hand_off_is_claimed(store_fixture
         panic!("{reply:?} instead of a queue position");
     };
     assert_eq!(last_fencing_token, 0);
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     let hand_off = store_fixture.next_hand_off(0, &waiter).await;
     assert!(hand_off.is_provisional);
     assert_eq!(store_fixture.cancel(0, &waiter).await, Cancelled::Freed);
     let taken_back = lease_of(&waiter, hand_off.fencing_token);
-    assert_eq!(store_fixture.renew(0, &taken_back).await, Renewed::NotFound);
+    assert_eq!(
+        store_fixture.renew(0, &taken_back).await,
+        Err(LeaseRejection::NotFound)
+    );
 }
 
 pub async fn a_hand_off_to_another_broker_is_provisional(store_fixture: &StoreFixture) {
     let held = store_fixture.acquire_long(0).await;
     let waiter = store_fixture.waiting_call();
     store_fixture.expect_queued(1, &waiter).await;
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     assert!(store_fixture.next_hand_off(1, &waiter).await.is_provisional);
     let state = store_fixture.expect_state().await;
     assert_eq!((at_most_one(state.holders), state.queue_length), (None, 1));
@@ -80,7 +84,7 @@ pub async fn a_claim_makes_a_hand_off_final(store_fixture: &StoreFixture) {
     let held = store_fixture.acquire_long(0).await;
     let waiter = store_fixture.waiting_call();
     store_fixture.expect_queued(1, &waiter).await;
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     let lease = store_fixture.claim_next_hand_off(1, &waiter).await;
     let state = store_fixture.expect_state().await;
     let holder = at_most_one(state.holders).expect("claimed");
@@ -97,7 +101,7 @@ pub async fn a_repeat_of_the_call_claims_the_hand_off(store_fixture: &StoreFixtu
     let held = store_fixture.acquire_long(0).await;
     let waiter = store_fixture.waiting_call();
     store_fixture.expect_queued(1, &waiter).await;
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     let claimed = store_fixture.expect_granted(2, &new_attempt(&waiter)).await;
     store_fixture
         .advance_ms(PROVISIONAL_GRANT_MS + SLACK_MS)
@@ -110,7 +114,7 @@ pub async fn an_unclaimed_hand_off_lapses_after_three_seconds(store_fixture: &St
     let (silent, next) = (store_fixture.waiting_call(), store_fixture.waiting_call());
     store_fixture.expect_queued(1, &silent).await;
     store_fixture.expect_queued(2, &next).await;
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     store_fixture
         .advance_ms(PROVISIONAL_GRANT_MS - SLACK_MS)
         .await;
@@ -125,11 +129,14 @@ pub async fn a_hand_off_with_a_short_ttl_lapses_with_it(store_fixture: &StoreFix
     let held = store_fixture.acquire_long(0).await;
     let short = with_ttl(store_fixture.waiting_call(), 1_000);
     store_fixture.expect_queued(1, &short).await;
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     let grant = store_fixture.next_hand_off(1, &short).await;
     store_fixture.advance_ms(expiry_ms(1_000)).await;
     let late = lease_of(&short, grant.fencing_token);
-    assert_eq!(store_fixture.renew(1, &late).await, Renewed::NotFound);
+    assert_eq!(
+        store_fixture.renew(1, &late).await,
+        Err(LeaseRejection::NotFound)
+    );
 }
 
 pub async fn an_unclaimed_waiter_keeps_its_place_and_is_passed_over(store_fixture: &StoreFixture) {
@@ -142,7 +149,7 @@ pub async fn an_unclaimed_waiter_keeps_its_place_and_is_passed_over(store_fixtur
     store_fixture.expect_queued(1, &first).await;
     store_fixture.expect_queued(2, &second).await;
     store_fixture.expect_queued(2, &third).await;
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     store_fixture.next_hand_off(1, &first).await;
     store_fixture.advance_ms(PROVISIONAL_GRANT_MS).await;
     store_fixture.touch(2).await;
@@ -166,13 +173,13 @@ pub async fn an_unclaimed_waiter_is_granted_again_once_its_broker_touches(
     let (first, second) = (store_fixture.waiting_call(), store_fixture.waiting_call());
     store_fixture.expect_queued(1, &first).await;
     store_fixture.expect_queued(2, &second).await;
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     let burnt = store_fixture.next_hand_off(1, &first).await;
     store_fixture.advance_ms(PROVISIONAL_GRANT_MS).await;
     let grant = at_most_one(store_fixture.touch(2).await.held).expect("the second");
     store_fixture.touch(1).await;
     store_fixture
-        .release(2, &lease_of(&second, grant.fencing_token))
+        .expect_released(2, &lease_of(&second, grant.fencing_token))
         .await;
     let lease = store_fixture.claim_next_hand_off(1, &first).await;
     assert!(lease.fencing_token > burnt.fencing_token);
@@ -185,7 +192,7 @@ pub async fn an_unclaimed_waiter_is_granted_again_once_its_call_is_repeated(
     let (first, second) = (store_fixture.waiting_call(), store_fixture.waiting_call());
     store_fixture.expect_queued(1, &first).await;
     store_fixture.expect_queued(2, &second).await;
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     store_fixture.advance_ms(PROVISIONAL_GRANT_MS).await;
     store_fixture.expect_granted(3, &new_attempt(&first)).await;
     assert_eq!(store_fixture.expect_state().await.queue_length, 1);
@@ -195,23 +202,32 @@ pub async fn an_unclaimed_hand_off_is_no_ended_lease(store_fixture: &StoreFixtur
     let held = store_fixture.acquire_long(0).await;
     let waiter = store_fixture.waiting_call();
     store_fixture.expect_queued(1, &waiter).await;
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     let burnt = lease_of(
         &waiter,
         store_fixture.next_hand_off(1, &waiter).await.fencing_token,
     );
     store_fixture.advance_ms(PROVISIONAL_GRANT_MS).await;
-    assert_eq!(store_fixture.renew(1, &burnt).await, Renewed::NotFound);
-    assert_eq!(store_fixture.release(1, &burnt).await, Released::NotFound);
+    assert_eq!(
+        store_fixture.renew(1, &burnt).await,
+        Err(LeaseRejection::NotFound)
+    );
+    assert_eq!(
+        store_fixture.release(1, &burnt).await,
+        Err(LeaseRejection::NotFound)
+    );
     store_fixture.expect_granted(1, &new_attempt(&waiter)).await;
-    assert_eq!(store_fixture.renew(1, &burnt).await, Renewed::NotFound);
+    assert_eq!(
+        store_fixture.renew(1, &burnt).await,
+        Err(LeaseRejection::NotFound)
+    );
 }
 
 pub async fn a_claim_may_name_another_ttl(store_fixture: &StoreFixture) {
     let held = store_fixture.acquire_long(0).await;
     let waiter = store_fixture.waiting_call();
     store_fixture.expect_queued(1, &waiter).await;
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     let grant = lease_of(
         &waiter,
         store_fixture.next_hand_off(1, &waiter).await.fencing_token,
@@ -221,7 +237,7 @@ pub async fn a_claim_may_name_another_ttl(store_fixture: &StoreFixture) {
         Some(Ttl::from_stored(20_000)),
         ExpectedAttachment::Any,
     );
-    assert!(matches!(reply.await, Ok(Renewed::Extended(_))));
+    assert!(matches!(reply.await, Ok(Ok(_))));
     let holder = at_most_one(store_fixture.expect_state().await.holders).expect("claimed");
     assert_remaining(holder.remaining_ms, expiry_ms(20_000));
 }
@@ -231,7 +247,7 @@ pub async fn cancelling_a_provisional_hand_off_hands_the_lock_on(store_fixture: 
     let (first, second) = (store_fixture.waiting_call(), store_fixture.waiting_call());
     store_fixture.expect_queued(1, &first).await;
     store_fixture.expect_queued(2, &second).await;
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     store_fixture.next_hand_off(1, &first).await;
     assert_eq!(store_fixture.cancel(1, &first).await, Cancelled::Freed);
     store_fixture.claim_next_hand_off(2, &second).await;
@@ -243,12 +259,12 @@ pub async fn releasing_a_provisional_hand_off_hands_the_lock_on(store_fixture: &
     let (first, second) = (store_fixture.waiting_call(), store_fixture.waiting_call());
     store_fixture.expect_queued(1, &first).await;
     store_fixture.expect_queued(2, &second).await;
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     let grant = store_fixture.next_hand_off(1, &first).await;
     let released_lease = lease_of(&first, grant.fencing_token);
     assert_eq!(
         store_fixture.release(1, &released_lease).await,
-        Released::Now { hold_count: 0 }
+        released_now(0)
     );
     store_fixture.claim_next_hand_off(2, &second).await;
     assert_eq!(
@@ -261,7 +277,7 @@ pub async fn a_touch_returns_a_missed_final_grant(store_fixture: &StoreFixture) 
     let held = store_fixture.acquire_long(0).await;
     let waiter = store_fixture.waiting_call();
     store_fixture.expect_queued(1, &waiter).await;
-    store_fixture.release(1, &held).await;
+    store_fixture.expect_released(1, &held).await;
     let grant = at_most_one(store_fixture.touch(1).await.held).expect("the grant");
     assert_eq!(
         (grant.request, grant.broker),
@@ -275,7 +291,7 @@ pub async fn a_touch_returns_a_missed_provisional_grant(store_fixture: &StoreFix
     let held = store_fixture.acquire_long(0).await;
     let waiter = store_fixture.waiting_call();
     store_fixture.expect_queued(1, &waiter).await;
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     let grant = at_most_one(store_fixture.touch(1).await.held).expect("the grant");
     assert!(grant.is_provisional);
     store_fixture

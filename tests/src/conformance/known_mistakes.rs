@@ -2,11 +2,12 @@
 
 use leasehold_server::{
     lock::{EXPIRED_MS, FencingToken, IDLE_RECORD_TTL_MS, expiry_ms},
-    store::{Acquired, Cancelled, Released, Renewed},
+    store::{Acquired, Cancelled, LeaseRejection},
 };
 
 use crate::store_fixture::{
     SLACK_MS, StoreFixture, TTL_MS, assert_remaining, at_most_one, lease_of, lock_key, new_attempt,
+    released_before, released_now,
 };
 
 pub async fn t01_a_lease_of_another_lock_releases_nothing(store_fixture: &StoreFixture) {
@@ -15,18 +16,18 @@ pub async fn t01_a_lease_of_another_lock_releases_nothing(store_fixture: &StoreF
     other.lock = lock_key("default", "another lock");
     let mut foreign = store_fixture.expect_granted(0, &other).await;
     foreign.lock = store_fixture.lock.clone();
-    assert_eq!(store_fixture.release(0, &foreign).await, Released::NotFound);
+    assert_eq!(
+        store_fixture.release(0, &foreign).await,
+        Err(LeaseRejection::NotFound)
+    );
     store_fixture.expect_renewed(0, &lease).await;
 }
 
 pub async fn t02_a_late_release_leaves_the_next_holder_alone(store_fixture: &StoreFixture) {
     let first = store_fixture.expect_granted(0, &store_fixture.call()).await;
-    store_fixture.release(0, &first).await;
+    store_fixture.expect_released(0, &first).await;
     let second = store_fixture.expect_granted(0, &store_fixture.call()).await;
-    assert_eq!(
-        store_fixture.release(0, &first).await,
-        Released::Already { hold_count: 0 }
-    );
+    assert_eq!(store_fixture.release(0, &first).await, released_before(0));
     store_fixture.expect_renewed(0, &second).await;
 }
 
@@ -35,8 +36,14 @@ pub async fn t02_an_old_token_of_the_same_lease_releases_nothing(store_fixture: 
     let lease = store_fixture.expect_granted(0, &call).await;
     let mut old = lease.clone();
     old.fencing_token = FencingToken::new(lease.fencing_token.get() - 1).expect("a token");
-    assert_eq!(store_fixture.release(0, &old).await, Released::NotFound);
-    assert_eq!(store_fixture.renew(0, &old).await, Renewed::NotFound);
+    assert_eq!(
+        store_fixture.release(0, &old).await,
+        Err(LeaseRejection::NotFound)
+    );
+    assert_eq!(
+        store_fixture.renew(0, &old).await,
+        Err(LeaseRejection::NotFound)
+    );
     store_fixture.expect_renewed(0, &lease).await;
 }
 
@@ -45,7 +52,7 @@ pub async fn t03_renewal_never_creates_a_lock(store_fixture: &StoreFixture) {
     let never_granted = lease_of(&call, FencingToken::new(1).expect("a token"));
     assert_eq!(
         store_fixture.renew(0, &never_granted).await,
-        Renewed::NotFound
+        Err(LeaseRejection::NotFound)
     );
     assert_eq!(store_fixture.get().await, None);
 }
@@ -55,7 +62,10 @@ pub async fn t03_renewal_past_the_expiry_is_refused_although_the_lock_is_free(
 ) {
     let lease = store_fixture.expect_granted(0, &store_fixture.call()).await;
     store_fixture.advance_ms(expiry_ms(TTL_MS)).await;
-    assert_eq!(store_fixture.renew(0, &lease).await, Renewed::Expired);
+    assert_eq!(
+        store_fixture.renew(0, &lease).await,
+        Err(LeaseRejection::Expired)
+    );
     assert_eq!(
         at_most_one(store_fixture.expect_state().await.holders),
         None
@@ -67,15 +77,21 @@ pub async fn t03_renewal_never_extends_the_lease_of_another(store_fixture: &Stor
     store_fixture.advance_ms(expiry_ms(TTL_MS)).await;
     store_fixture.expect_granted(1, &store_fixture.call()).await;
     store_fixture.advance_ms(8_000).await;
-    assert_eq!(store_fixture.renew(0, &old).await, Renewed::Expired);
+    assert_eq!(
+        store_fixture.renew(0, &old).await,
+        Err(LeaseRejection::Expired)
+    );
     let holder = at_most_one(store_fixture.expect_state().await.holders).expect("held");
     assert_remaining(holder.remaining_ms, expiry_ms(TTL_MS) - 8_000);
 }
 
 pub async fn t04_a_renewal_after_the_release_is_rejected_as_released(store_fixture: &StoreFixture) {
     let lease = store_fixture.expect_granted(0, &store_fixture.call()).await;
-    store_fixture.release(0, &lease).await;
-    assert_eq!(store_fixture.renew(0, &lease).await, Renewed::Released);
+    store_fixture.expect_released(0, &lease).await;
+    assert_eq!(
+        store_fixture.renew(0, &lease).await,
+        Err(LeaseRejection::Released)
+    );
     assert_eq!(
         at_most_one(store_fixture.expect_state().await.holders),
         None
@@ -89,7 +105,7 @@ pub async fn t04_renewal_and_release_at_once_leave_the_lock_free(store_fixture: 
             store_fixture.renew(1, &lease),
             store_fixture.release(0, &lease)
         );
-        assert_eq!(released, Released::Now { hold_count: 0 });
+        assert_eq!(released, released_now(0));
         assert_eq!(
             at_most_one(store_fixture.expect_state().await.holders),
             None
@@ -103,7 +119,7 @@ pub async fn t05_a_cancelled_waiter_is_never_granted(store_fixture: &StoreFixtur
     store_fixture.expect_queued(1, &silent).await;
     store_fixture.expect_queued(1, &next).await;
     assert_eq!(store_fixture.cancel(1, &silent).await, Cancelled::Dequeued);
-    store_fixture.release(0, &lease).await;
+    store_fixture.expect_released(0, &lease).await;
     store_fixture.claim_next_hand_off(1, &next).await;
 }
 
@@ -112,7 +128,7 @@ pub async fn t05_an_undelivered_grant_goes_to_the_next_waiter(store_fixture: &St
     let (silent, next) = (store_fixture.waiting_call(), store_fixture.waiting_call());
     store_fixture.expect_queued(1, &silent).await;
     store_fixture.expect_queued(1, &next).await;
-    store_fixture.release(0, &lease).await;
+    store_fixture.expect_released(0, &lease).await;
     store_fixture.next_hand_off(1, &silent).await;
     assert_eq!(store_fixture.cancel(1, &silent).await, Cancelled::Freed);
     store_fixture.claim_next_hand_off(1, &next).await;
@@ -125,10 +141,7 @@ pub async fn t07_a_repeat_after_a_lost_reply_gets_the_same_grant(store_fixture: 
         store_fixture.expect_granted(0, &new_attempt(&call)).await,
         first
     );
-    assert_eq!(
-        store_fixture.release(0, &first).await,
-        Released::Now { hold_count: 0 }
-    );
+    assert_eq!(store_fixture.release(0, &first).await, released_now(0));
     assert_eq!(
         at_most_one(store_fixture.expect_state().await.holders),
         None
@@ -146,7 +159,7 @@ pub async fn t08_a_waiter_past_its_time_is_not_granted_but_the_next_is(
     store_fixture.expect_queued(1, &late).await;
     store_fixture.expect_queued(1, &next).await;
     store_fixture.advance_ms(expiry_ms(2_000)).await;
-    store_fixture.release(0, &lease).await;
+    store_fixture.expect_released(0, &lease).await;
     store_fixture.claim_next_hand_off(1, &next).await;
     assert_eq!(store_fixture.expect_state().await.queue_length, 0);
 }
@@ -157,7 +170,7 @@ pub async fn t09_waiters_of_a_dead_broker_do_not_stay_queued(store_fixture: &Sto
     store_fixture.expect_queued(1, &ghost).await;
     store_fixture.expect_queued(2, &live).await;
     store_fixture.advance_with_touches(13_500, &[2]).await;
-    store_fixture.release(0, &lease).await;
+    store_fixture.expect_released(0, &lease).await;
     store_fixture.claim_next_hand_off(2, &live).await;
     assert_eq!(store_fixture.expect_state().await.queue_length, 0);
 }
@@ -173,7 +186,7 @@ pub async fn t10_waiters_of_a_live_broker_are_never_purged(store_fixture: &Store
         store_fixture.expect_renewed(0, &lease).await;
     }
     assert!(!store_fixture.touch(1).await.rejoin);
-    store_fixture.release(0, &lease).await;
+    store_fixture.expect_released(0, &lease).await;
     store_fixture.claim_next_hand_off(1, &patient).await;
 }
 
@@ -183,7 +196,7 @@ pub async fn t10_a_broker_whose_waiters_were_dropped_is_notified(store_fixture: 
     store_fixture.expect_queued(1, &dropped).await;
     store_fixture.expect_queued(2, &live).await;
     store_fixture.advance_with_touches(13_500, &[2]).await;
-    store_fixture.release(0, &lease).await;
+    store_fixture.expect_released(0, &lease).await;
     assert!(store_fixture.touch(1).await.rejoin);
     store_fixture.expect_queued(1, &new_attempt(&dropped)).await;
 }
@@ -200,7 +213,7 @@ pub async fn t11_each_waiter_has_its_own_deadline(store_fixture: &StoreFixture) 
     assert_eq!(waiters[0].owner, waits[1].owner);
     assert_remaining(waiters[0].remaining_ms, 40_000 - 4_001);
     store_fixture.advance_ms(expiry_ms(4_000) - 4_001).await;
-    store_fixture.release(0, &lease).await;
+    store_fixture.expect_released(0, &lease).await;
     store_fixture.claim_next_hand_off(1, &waits[1]).await;
 }
 
@@ -224,7 +237,7 @@ pub async fn t13_a_newcomer_never_passes_a_waiter(store_fixture: &StoreFixture) 
     let lease = store_fixture.acquire_long(0).await;
     let waiter = store_fixture.waiting_call();
     store_fixture.expect_queued(1, &waiter).await;
-    store_fixture.release(0, &lease).await;
+    store_fixture.expect_released(0, &lease).await;
     assert!(store_fixture.next_hand_off(1, &waiter).await.is_provisional);
     let barging = store_fixture.acquire(2, &store_fixture.call()).await;
     assert!(matches!(barging, Acquired::Held(_)), "{barging:?}");
@@ -276,18 +289,18 @@ pub async fn t28_a_former_holder_never_learns_the_token_of_the_next(store_fixtur
         store_fixture.acquire(0, &new_attempt(&old)).await,
         Acquired::Ended
     );
-    assert_eq!(store_fixture.renew(0, &first).await, Renewed::Expired);
-    let borrowed = lease_of(&old, second.fencing_token);
-    assert_ne!(
-        store_fixture.release(0, &borrowed).await,
-        Released::Now { hold_count: 0 }
+    assert_eq!(
+        store_fixture.renew(0, &first).await,
+        Err(LeaseRejection::Expired)
     );
+    let borrowed = lease_of(&old, second.fencing_token);
+    assert_ne!(store_fixture.release(0, &borrowed).await, released_now(0));
     store_fixture.expect_renewed(1, &second).await;
 }
 
 pub async fn t35_an_idle_lock_is_forgotten(store_fixture: &StoreFixture) {
     let lease = store_fixture.expect_granted(0, &store_fixture.call()).await;
-    store_fixture.release(0, &lease).await;
+    store_fixture.expect_released(0, &lease).await;
     store_fixture
         .advance_ms(IDLE_RECORD_TTL_MS - EXPIRED_MS)
         .await;
@@ -314,8 +327,14 @@ pub async fn t35_commands_that_find_nothing_leave_nothing(store_fixture: &StoreF
         &store_fixture.call(),
         FencingToken::new(7).expect("a token"),
     );
-    assert_eq!(store_fixture.release(0, &unknown).await, Released::NotFound);
-    assert_eq!(store_fixture.renew(0, &unknown).await, Renewed::NotFound);
+    assert_eq!(
+        store_fixture.release(0, &unknown).await,
+        Err(LeaseRejection::NotFound)
+    );
+    assert_eq!(
+        store_fixture.renew(0, &unknown).await,
+        Err(LeaseRejection::NotFound)
+    );
     store_fixture.touch(0).await;
     assert_eq!(store_fixture.get().await, None);
 }

@@ -4,10 +4,10 @@ use leasehold_server::{
     lock::{
         AcquireCommand, ExpectedAttachment, ReleaseScope, RevokeCommand, RevokeMode, expiry_ms,
     },
-    store::{LeaseEndCause, LeaseEndEvent},
+    store::{LeaseEndCause, LeaseEndEvent, LeaseRejection},
 };
 
-use crate::store_fixture::{SLACK_MS, StoreFixture, TTL_MS, with_hold_and_delay};
+use crate::store_fixture::{SLACK_MS, StoreFixture, TTL_MS, released_now, with_hold_and_delay};
 
 /// Receives the next lease end of broker `n` and checks its kind, its call and its time since the
 /// grant, which may exceed `held_ms` by at most [`SLACK_MS`].
@@ -55,15 +55,21 @@ pub async fn an_expiry_is_reported_once_to_the_broker_that_detected_it(
     .await;
     assert_eq!(ending.fencing_token, held.fencing_token.get());
     assert_eq!(ending.reason, "");
-    store_fixture.renew(0, &held).await;
-    store_fixture.release(2, &held).await;
-    store_fixture.release(3, &next).await;
+    assert_eq!(
+        store_fixture.renew(0, &held).await,
+        Err(LeaseRejection::Expired)
+    );
+    assert_eq!(
+        store_fixture.release(2, &held).await,
+        Err(LeaseRejection::Expired)
+    );
+    store_fixture.expect_released(3, &next).await;
     expect_no_more_ends(store_fixture).await;
 }
 
 pub async fn a_release_is_not_reported_as_a_lease_end(store_fixture: &StoreFixture) {
     let held = store_fixture.acquire_long(0).await;
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     let taken_back = store_fixture.call();
     store_fixture.expect_granted(1, &taken_back).await;
     store_fixture.cancel(1, &taken_back).await;
@@ -99,21 +105,15 @@ pub async fn a_revocation_is_reported_with_its_reason(store_fixture: &StoreFixtu
     let at_once = store_fixture.call();
     store_fixture.expect_granted(0, &at_once).await;
     let command = revoke(&at_once, RevokeMode::Immediate);
-    store_fixture
-        .store(1)
-        .revoke(&command)
-        .await
-        .expect("revoke");
+    let reply = store_fixture.store(1).revoke(&command).await;
+    assert!(matches!(reply, Ok(Ok(_))), "{reply:?}");
     let ending = expect_lease_end(store_fixture, 1, &at_once, LeaseEndCause::Revoked, 0).await;
     assert_eq!(ending.reason, command.reason);
     let in_time = store_fixture.call();
     store_fixture.expect_granted(0, &in_time).await;
     let command = revoke(&in_time, RevokeMode::Graceful);
-    store_fixture
-        .store(1)
-        .revoke(&command)
-        .await
-        .expect("revoke");
+    let reply = store_fixture.store(1).revoke(&command).await;
+    assert!(matches!(reply, Ok(Ok(_))), "{reply:?}");
     store_fixture.advance_ms(expiry_ms(TTL_MS)).await;
     store_fixture.acquire_long(2).await;
     let ending = expect_lease_end(
@@ -135,7 +135,7 @@ pub async fn a_lapse_is_reported_as_an_expiry(store_fixture: &StoreFixture) {
         store_fixture
             .store(2)
             .release(&held, ReleaseScope::ExpireNow, ExpectedAttachment::Any);
-    lapsed.await.expect("lapse");
+    assert_eq!(lapsed.await, Ok(released_now(0)));
     expect_lease_end(store_fixture, 2, &call, LeaseEndCause::Expired, 0).await;
     expect_no_more_ends(store_fixture).await;
 }

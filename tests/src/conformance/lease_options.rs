@@ -2,12 +2,12 @@
 
 use leasehold_server::{
     lock::{AcquireCommand, Mode, PROVISIONAL_GRANT_MS, expiry_ms},
-    store::{Acquired, Cancelled, Released, Renewed},
+    store::{Acquired, Cancelled, LeaseRejection},
 };
 
 use crate::store_fixture::{
     SLACK_MS, StoreFixture, TTL_MS, assert_remaining, at_most_one, lease_of, new_attempt,
-    with_hold_and_delay, with_mode, with_ttl,
+    released_now, with_hold_and_delay, with_mode, with_ttl,
 };
 
 const DELAY_MS: u64 = 8_000;
@@ -46,7 +46,7 @@ pub async fn max_hold_cuts_every_renewal(store_fixture: &StoreFixture) {
     for _ in 0..3 {
         store_fixture.advance_ms(3_000).await;
         let reply = store_fixture.renew(0, &held).await;
-        let Renewed::Extended(grant) = reply else {
+        let Ok(grant) = reply else {
             panic!("{reply:?} instead of a renewal");
         };
         validities.push(grant.ttl.as_millis());
@@ -63,13 +63,19 @@ pub async fn a_renewal_past_max_hold_is_refused(store_fixture: &StoreFixture) {
     let waiter = store_fixture.waiting_call();
     store_fixture.expect_queued(0, &waiter).await;
     store_fixture.advance_ms(5_000).await;
-    assert_eq!(store_fixture.renew(0, &held).await, Renewed::MaxHold);
+    assert_eq!(
+        store_fixture.renew(0, &held).await,
+        Err(LeaseRejection::MaxHold)
+    );
     assert!(
         at_most_one(store_fixture.expect_state().await.holders).is_some(),
         "until its expiry"
     );
     store_fixture.advance_ms(expiry_ms(5_000) - 5_000).await;
-    assert_eq!(store_fixture.renew(0, &held).await, Renewed::Expired);
+    assert_eq!(
+        store_fixture.renew(0, &held).await,
+        Err(LeaseRejection::Expired)
+    );
     let hand_off = at_most_one(store_fixture.touch(0).await.held).expect("its turn");
     assert_eq!(hand_off.request, waiter.request);
 }
@@ -79,10 +85,7 @@ pub async fn a_lease_past_max_hold_can_be_released(store_fixture: &StoreFixture)
         .expect_granted(0, &with_hold_and_delay(store_fixture.call(), 5_000, 0))
         .await;
     store_fixture.advance_ms(5_000).await;
-    assert_eq!(
-        store_fixture.release(0, &held).await,
-        Released::Now { hold_count: 0 }
-    );
+    assert_eq!(store_fixture.release(0, &held).await, released_now(0));
     store_fixture.acquire_long(0).await;
 }
 
@@ -91,7 +94,7 @@ pub async fn max_hold_counts_from_the_grant(store_fixture: &StoreFixture) {
     let waiter = with_hold_and_delay(store_fixture.waiting_call(), 6_000, 0);
     store_fixture.expect_queued(0, &waiter).await;
     store_fixture.advance_ms(20_000).await;
-    store_fixture.release(0, &first).await;
+    store_fixture.expect_released(0, &first).await;
     let held = store_fixture.claim_next_hand_off(0, &waiter).await;
     store_fixture.expect_renewed(0, &held).await;
     let holder = at_most_one(store_fixture.expect_state().await.holders).expect("held");
@@ -118,7 +121,7 @@ pub async fn seed_automatic_renewal_ends_at_its_cap(store_fixture: &StoreFixture
         .expect_granted(0, &with_hold_and_delay(store_fixture.call(), 30_000, 0))
         .await;
     let mut renewals = 0;
-    while store_fixture.renew(0, &held).await != Renewed::MaxHold {
+    while store_fixture.renew(0, &held).await != Err(LeaseRejection::MaxHold) {
         renewals += 1;
         store_fixture.advance_ms(3_000).await;
     }
@@ -164,7 +167,7 @@ pub async fn lock_delay_does_not_follow_a_release(store_fixture: &StoreFixture) 
     let held = store_fixture
         .expect_granted(0, &with_lock_delay(store_fixture.call()))
         .await;
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     store_fixture.expect_granted(0, &store_fixture.call()).await;
 }
 
@@ -181,7 +184,7 @@ pub async fn lock_delay_does_not_follow_an_unclaimed_hand_off(store_fixture: &St
     let next = store_fixture.waiting_call();
     store_fixture.expect_queued(1, &silent).await;
     store_fixture.expect_queued(0, &next).await;
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     store_fixture.next_hand_off(1, &silent).await;
     store_fixture.advance_ms(PROVISIONAL_GRANT_MS).await;
     let hand_off = at_most_one(store_fixture.touch(0).await.held).expect("the next at once");

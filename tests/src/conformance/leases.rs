@@ -2,11 +2,12 @@
 
 use leasehold_server::{
     lock::{ExpectedAttachment, FencingToken, Ttl, expiry_ms},
-    store::{Acquired, Released, Renewed},
+    store::{Acquired, LeaseRejection},
 };
 
 use crate::store_fixture::{
-    StoreFixture, TTL_MS, assert_remaining, at_most_one, lease_of, new_attempt, with_ttl,
+    StoreFixture, TTL_MS, assert_remaining, at_most_one, lease_of, new_attempt, released_before,
+    released_now, with_ttl,
 };
 
 pub async fn a_renewal_extends_by_the_present_ttl(store_fixture: &StoreFixture) {
@@ -14,7 +15,7 @@ pub async fn a_renewal_extends_by_the_present_ttl(store_fixture: &StoreFixture) 
         .expect_granted(0, &with_ttl(store_fixture.call(), 20_000))
         .await;
     store_fixture.advance_ms(15_000).await;
-    let Renewed::Extended(grant) = store_fixture.renew(1, &lease).await else {
+    let Ok(grant) = store_fixture.renew(1, &lease).await else {
         panic!("not extended");
     };
     assert_eq!(grant.ttl.as_millis(), 20_000);
@@ -26,13 +27,13 @@ pub async fn a_renewal_extends_by_the_present_ttl(store_fixture: &StoreFixture) 
 pub async fn a_renewal_changes_the_ttl_from_then_on(store_fixture: &StoreFixture) {
     let lease = store_fixture.expect_granted(0, &store_fixture.call()).await;
     let longer = Some(Ttl::from_stored(30_000));
-    store_fixture
+    let renewed = store_fixture
         .store(0)
         .renew(&lease, longer, ExpectedAttachment::Any)
-        .await
-        .expect("renew");
+        .await;
+    assert!(matches!(renewed, Ok(Ok(_))), "{renewed:?}");
     store_fixture.advance_ms(20_000).await;
-    let Renewed::Extended(grant) = store_fixture.renew(0, &lease).await else {
+    let Ok(grant) = store_fixture.renew(0, &lease).await else {
         panic!("not extended");
     };
     assert_eq!(grant.ttl.as_millis(), 30_000);
@@ -41,11 +42,11 @@ pub async fn a_renewal_changes_the_ttl_from_then_on(store_fixture: &StoreFixture
 pub async fn a_renewal_never_shortens(store_fixture: &StoreFixture) {
     let lease = store_fixture.expect_granted(0, &store_fixture.call()).await;
     let shorter = Some(Ttl::from_stored(1_000));
-    store_fixture
+    let renewed = store_fixture
         .store(0)
         .renew(&lease, shorter, ExpectedAttachment::Any)
-        .await
-        .expect("renew");
+        .await;
+    assert!(matches!(renewed, Ok(Ok(_))), "{renewed:?}");
     let holder = at_most_one(store_fixture.expect_state().await.holders).expect("held");
     assert_remaining(holder.remaining_ms, expiry_ms(TTL_MS));
 }
@@ -57,19 +58,13 @@ pub async fn a_renewal_keeps_the_time_of_the_grant(store_fixture: &StoreFixture)
     };
     store_fixture.advance_ms(3_000).await;
     let lease = lease_of(&call, grant.fencing_token);
-    assert_eq!(
-        store_fixture.renew(0, &lease).await,
-        Renewed::Extended(grant)
-    );
+    assert_eq!(store_fixture.renew(0, &lease).await, Ok(grant));
 }
 
 pub async fn any_broker_may_renew_and_release(store_fixture: &StoreFixture) {
     let lease = store_fixture.expect_granted(0, &store_fixture.call()).await;
     store_fixture.expect_renewed(1, &lease).await;
-    assert_eq!(
-        store_fixture.release(2, &lease).await,
-        Released::Now { hold_count: 0 }
-    );
+    assert_eq!(store_fixture.release(2, &lease).await, released_now(0));
 }
 
 pub async fn a_lease_that_the_lock_never_knew_is_not_found(store_fixture: &StoreFixture) {
@@ -78,31 +73,34 @@ pub async fn a_lease_that_the_lock_never_knew_is_not_found(store_fixture: &Store
         &store_fixture.call(),
         FencingToken::new(1).expect("a token"),
     );
-    assert_eq!(store_fixture.renew(0, &unknown).await, Renewed::NotFound);
-    assert_eq!(store_fixture.release(0, &unknown).await, Released::NotFound);
+    assert_eq!(
+        store_fixture.renew(0, &unknown).await,
+        Err(LeaseRejection::NotFound)
+    );
+    assert_eq!(
+        store_fixture.release(0, &unknown).await,
+        Err(LeaseRejection::NotFound)
+    );
 }
 
 pub async fn a_repeated_release_is_reported_as_repeated(store_fixture: &StoreFixture) {
     let lease = store_fixture.expect_granted(0, &store_fixture.call()).await;
-    assert_eq!(
-        store_fixture.release(0, &lease).await,
-        Released::Now { hold_count: 0 }
-    );
-    assert_eq!(
-        store_fixture.release(1, &lease).await,
-        Released::Already { hold_count: 0 }
-    );
-    assert_eq!(
-        store_fixture.release(0, &lease).await,
-        Released::Already { hold_count: 0 }
-    );
+    assert_eq!(store_fixture.release(0, &lease).await, released_now(0));
+    assert_eq!(store_fixture.release(1, &lease).await, released_before(0));
+    assert_eq!(store_fixture.release(0, &lease).await, released_before(0));
 }
 
 pub async fn a_release_after_the_expiry_is_reported_as_late(store_fixture: &StoreFixture) {
     let lease = store_fixture.expect_granted(0, &store_fixture.call()).await;
     store_fixture.advance_ms(expiry_ms(TTL_MS)).await;
-    assert_eq!(store_fixture.release(0, &lease).await, Released::Expired);
-    assert_eq!(store_fixture.release(0, &lease).await, Released::Expired);
+    assert_eq!(
+        store_fixture.release(0, &lease).await,
+        Err(LeaseRejection::Expired)
+    );
+    assert_eq!(
+        store_fixture.release(0, &lease).await,
+        Err(LeaseRejection::Expired)
+    );
 }
 
 pub async fn a_release_after_the_expiry_hands_the_lock_on(store_fixture: &StoreFixture) {
@@ -110,13 +108,16 @@ pub async fn a_release_after_the_expiry_hands_the_lock_on(store_fixture: &StoreF
     let waiter = store_fixture.waiting_call();
     store_fixture.expect_queued(0, &waiter).await;
     store_fixture.advance_ms(expiry_ms(TTL_MS)).await;
-    assert_eq!(store_fixture.release(0, &lease).await, Released::Expired);
+    assert_eq!(
+        store_fixture.release(0, &lease).await,
+        Err(LeaseRejection::Expired)
+    );
     store_fixture.claim_next_hand_off(0, &waiter).await;
 }
 
 pub async fn a_released_lock_is_free_at_once(store_fixture: &StoreFixture) {
     let lease = store_fixture.expect_granted(0, &store_fixture.call()).await;
-    store_fixture.release(0, &lease).await;
+    store_fixture.expect_released(0, &lease).await;
     store_fixture.expect_granted(1, &store_fixture.call()).await;
 }
 
@@ -141,7 +142,7 @@ pub async fn tokens_rise_when_the_clock_steps_back(store_fixture: &StoreFixture)
         let lease = store_fixture.expect_granted(0, &store_fixture.call()).await;
         assert!(Some(lease.fencing_token) > last);
         last = Some(lease.fencing_token);
-        store_fixture.release(0, &lease).await;
+        store_fixture.expect_released(0, &lease).await;
         store_fixture.step_back_ms(500).await;
     }
 }
@@ -150,7 +151,7 @@ pub async fn tokens_rise_above_an_unused_token(store_fixture: &StoreFixture) {
     let first = store_fixture.acquire_long(0).await;
     let waiter = store_fixture.waiting_call();
     store_fixture.expect_queued(1, &waiter).await;
-    store_fixture.release(0, &first).await;
+    store_fixture.expect_released(0, &first).await;
     let burnt = store_fixture.next_hand_off(1, &waiter).await.fencing_token;
     store_fixture.advance_ms(3_000).await;
     let second = store_fixture.expect_granted(1, &new_attempt(&waiter)).await;

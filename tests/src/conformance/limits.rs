@@ -56,10 +56,10 @@ pub async fn t24_shrinking_stops_grants_until_enough_have_left(store_fixture: &S
         store_fixture.expect_renewed(0, lease).await;
     }
     for lease in &held[..3] {
-        store_fixture.release(0, lease).await;
+        store_fixture.expect_released(0, lease).await;
         assert_eq!(store_fixture.expect_state().await.queue_length, 1);
     }
-    store_fixture.release(0, &held[3]).await;
+    store_fixture.expect_released(0, &held[3]).await;
     store_fixture.claim_next_hand_off(0, &waits).await;
     store_fixture
         .expect_held(0, &permits_call(store_fixture, 1, 0))
@@ -99,7 +99,7 @@ pub async fn t24_waiters_that_can_never_fit_are_refused(store_fixture: &StoreFix
         3
     );
     assert_eq!(store_fixture.expect_state().await.queue_length, 2);
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     store_fixture.claim_next_hand_off(0, &light).await;
     store_fixture.claim_next_hand_off(2, &behind).await;
 }
@@ -117,7 +117,7 @@ pub async fn a_waiter_that_can_never_fit_is_found_by_touch(store_fixture: &Store
         store_fixture.expect_queued(1, call).await;
     }
     store_fixture.set_limit(0, 3).await;
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     store_fixture.claim_next_hand_off(1, &light).await;
     assert!(store_fixture.touch(1).await.rejoin);
     assert_eq!(
@@ -159,7 +159,7 @@ pub async fn a_limit_is_not_set_on_another_kind_of_lock_in_use(store_fixture: &S
         .set_limit(&store_fixture.lock, Some(3))
         .await;
     assert_eq!(set, Ok(LimitSet::Mismatch));
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     assert_eq!(store_fixture.set_limit(0, 3).await, 0);
 }
 
@@ -175,7 +175,7 @@ pub async fn a_set_limit_is_kept_for_a_day_after_the_last_use(store_fixture: &St
         .advance_ms(LIMIT_RECORD_TTL_MS - 10 * SLACK_MS)
         .await;
     let held = acquire_permits(store_fixture, 1, 5).await;
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     store_fixture
         .advance_ms(LIMIT_RECORD_TTL_MS - 10 * SLACK_MS)
         .await;
@@ -217,7 +217,7 @@ pub async fn a_removed_limit_lets_other_kinds_of_lock_in(store_fixture: &StoreFi
     assert_eq!(store_fixture.remove_limit(1).await, 3);
     assert_eq!(store_fixture.remove_limit(0).await, 0);
     let held = store_fixture.acquire_long(0).await;
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     acquire_permits(store_fixture, 7, 7).await;
 }
 
@@ -239,9 +239,9 @@ pub async fn a_removed_limit_stays_in_use_until_the_lock_is_idle(store_fixture: 
             .await,
         2
     );
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     let next = store_fixture.claim_next_hand_off(1, &waits).await;
-    store_fixture.release(1, &next).await;
+    store_fixture.expect_released(1, &next).await;
     acquire_permits(store_fixture, 5, 5).await;
 }
 

@@ -124,7 +124,7 @@ pub async fn a_lock_that_is_idle_is_not_listed(store_fixture: &StoreFixture) {
     let [released, expired, held] = ["released", "expired", "held"].map(lock_key_of);
     store_fixture.expect_granted(0, &new_call(&expired)).await;
     let lease = store_fixture.expect_granted(0, &new_call(&released)).await;
-    store_fixture.release(0, &lease).await;
+    store_fixture.expect_released(0, &lease).await;
     store_fixture.advance_ms(expiry_ms(TTL_MS)).await;
     store_fixture.expect_granted(0, &long_call(&held)).await;
     let known = store_fixture.store(0).get(&released).await.expect("get");

@@ -17,7 +17,7 @@ pub async fn waiters_of_all_brokers_share_one_queue(store_fixture: &StoreFixture
         store_fixture.expect_queued(i * 3 % 4, waiter).await;
     }
     for (i, waiter) in waiters.iter().enumerate() {
-        store_fixture.release(0, &lease).await;
+        store_fixture.expect_released(0, &lease).await;
         lease = store_fixture.claim_next_hand_off(i * 3 % 4, waiter).await;
     }
     assert_eq!(store_fixture.expect_state().await.queue_length, 0);
@@ -40,7 +40,7 @@ pub async fn a_call_that_leaves_does_not_change_the_order_of_the_others(
         Cancelled::Dequeued
     );
     for i in [1, 3, 4] {
-        store_fixture.release(1, &lease).await;
+        store_fixture.expect_released(1, &lease).await;
         lease = store_fixture.claim_next_hand_off(1, &waiters[i]).await;
     }
 }
@@ -86,7 +86,7 @@ pub async fn a_waiter_behind_a_provisional_grant_receives_the_time_of_its_lapse(
     store_fixture
         .expect_queued(1, &store_fixture.waiting_call())
         .await;
-    store_fixture.release(0, &lease).await;
+    store_fixture.expect_released(0, &lease).await;
     let next_event_ms = store_fixture
         .expect_queued(2, &store_fixture.waiting_call())
         .await;
@@ -113,7 +113,7 @@ pub async fn waiters_past_their_time_make_room_for_others(store_fixture: &StoreF
     let patient = store_fixture.waiting_call();
     store_fixture.expect_queued(2, &patient).await;
     store_fixture.advance_ms(expiry_ms(1_000)).await;
-    store_fixture.release(0, &lease).await;
+    store_fixture.expect_released(0, &lease).await;
     store_fixture.claim_next_hand_off(2, &patient).await;
     assert_eq!(store_fixture.expect_state().await.queue_length, 0);
 }
@@ -131,10 +131,10 @@ pub async fn a_release_reaches_a_waiter_behind_hundreds_past_their_time(
     store_fixture.expect_queued(1, &far).await;
     store_fixture.expect_queued(0, &near).await;
     store_fixture.advance_ms(expiry_ms(30_000)).await;
-    store_fixture.release(0, &lease).await;
+    store_fixture.expect_released(0, &lease).await;
     let lease = store_fixture.claim_next_hand_off(1, &far).await;
     assert_eq!(store_fixture.expect_state().await.queue_length, 1);
-    store_fixture.release(1, &lease).await;
+    store_fixture.expect_released(1, &lease).await;
     store_fixture.claim_next_hand_off(0, &near).await;
 }
 
@@ -182,7 +182,7 @@ pub async fn t37_the_queue_is_limited_and_rejects_calls_when_full(store_fixture:
         .expect_queued(1, &crate::store_fixture::new_attempt(&first))
         .await;
     assert_eq!(store_fixture.cancel(1, &refused).await, Cancelled::Unknown);
-    store_fixture.release(1, &lease).await;
+    store_fixture.expect_released(1, &lease).await;
     store_fixture.claim_next_hand_off(1, &first).await;
     store_fixture
         .expect_queued(2, &store_fixture.waiting_call())
@@ -199,7 +199,7 @@ pub async fn a_waiter_is_granted_within_the_clock_tolerance_after_its_wait(
     let waiter = store_fixture.waiting_call_for(5_000);
     store_fixture.expect_queued(1, &waiter).await;
     store_fixture.advance_ms(5_500).await;
-    store_fixture.release(0, &lease).await;
+    store_fixture.expect_released(0, &lease).await;
     store_fixture.claim_next_hand_off(1, &waiter).await;
 }
 
@@ -216,7 +216,7 @@ pub async fn a_waiter_is_not_granted_after_its_wait_and_the_clock_tolerance(
     store_fixture.advance_ms(SLACK_MS).await;
     assert_eq!(store_fixture.expect_state().await.waiters, []);
     store_fixture.advance_ms(expiry_ms(5_000) - 5_000).await;
-    store_fixture.release(1, &lease).await;
+    store_fixture.expect_released(1, &lease).await;
     assert_eq!(
         at_most_one(store_fixture.expect_state().await.holders),
         None

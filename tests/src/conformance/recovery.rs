@@ -5,7 +5,7 @@
 
 use leasehold_server::{
     lock::{AcquireCommand, FencingToken},
-    store::{Cancelled, Released, Renewed},
+    store::{Cancelled, LeaseRejection},
 };
 
 use crate::store_fixture::{
@@ -53,7 +53,7 @@ pub async fn a_waiter_joins_a_recovering_store_again_and_is_granted_afterwards(
         at_most_one(store_fixture.touch(0).await.held).expect("granted when the time is over");
     assert_eq!(grant.request, waiters[0].request);
     store_fixture
-        .release(0, &lease_of(&waiters[0], grant.fencing_token))
+        .expect_released(0, &lease_of(&waiters[0], grant.fencing_token))
         .await;
     store_fixture.claim_next_hand_off(1, &waiters[1]).await;
 }
@@ -76,8 +76,14 @@ pub async fn a_recovering_store_answers_renewals_and_releases(store_fixture: &St
         &store_fixture.call(),
         FencingToken::new(1).expect("a token"),
     );
-    assert_eq!(store_fixture.renew(0, &unknown).await, Renewed::NotFound);
-    assert_eq!(store_fixture.release(0, &unknown).await, Released::NotFound);
+    assert_eq!(
+        store_fixture.renew(0, &unknown).await,
+        Err(LeaseRejection::NotFound)
+    );
+    assert_eq!(
+        store_fixture.release(0, &unknown).await,
+        Err(LeaseRejection::NotFound)
+    );
 }
 
 pub async fn a_recovering_store_refuses_a_call_that_would_not_wait(store_fixture: &StoreFixture) {

@@ -2,12 +2,12 @@
 
 use leasehold_server::{
     lock::{ArgumentsHash, ENTRIES_MAX, EXCLUSIVE_WEIGHT, Mode, TOMBSTONE_MS, expiry_ms},
-    store::{Acquired, Cancelled, Released, Renewed},
+    store::{Acquired, Cancelled, LeaseRejection},
 };
 
 use crate::store_fixture::{
-    SLACK_MS, StoreFixture, TTL_MS, assert_remaining, at_most_one, new_attempt,
-    with_hold_and_delay, with_mode, with_ttl,
+    SLACK_MS, StoreFixture, TTL_MS, assert_remaining, at_most_one, new_attempt, released_before,
+    released_now, with_hold_and_delay, with_mode, with_ttl,
 };
 
 pub async fn a_lease_enters_its_lock_again_with_the_same_token(store_fixture: &StoreFixture) {
@@ -51,9 +51,9 @@ pub async fn t21_a_repeated_release_of_an_entry_counts_once(store_fixture: &Stor
     store_fixture.expect_reentered(0, &one).await;
     store_fixture.expect_reentered(0, &two).await;
     let left = store_fixture.release_entry(0, &lease, &one).await;
-    assert_eq!(left, Released::Now { hold_count: 2 });
+    assert_eq!(left, released_now(2));
     let left = store_fixture.release_entry(1, &lease, &one).await;
-    assert_eq!(left, Released::Already { hold_count: 2 });
+    assert_eq!(left, released_before(2));
     store_fixture.expect_renewed(0, &lease).await;
 }
 
@@ -66,13 +66,19 @@ pub async fn a_lock_whose_last_entry_is_rolled_back_after_a_release_is_reported_
     let entry = store_fixture.reentry_call(&lease);
     store_fixture.expect_reentered(0, &entry).await;
     let left = store_fixture.release_entry(0, &lease, &call).await;
-    assert_eq!(left, Released::Now { hold_count: 1 });
+    assert_eq!(left, released_now(1));
     assert_eq!(store_fixture.cancel(0, &entry).await, Cancelled::Freed);
-    assert_eq!(store_fixture.renew(0, &lease).await, Renewed::Released);
-    let already = Released::Already { hold_count: 0 };
+    assert_eq!(
+        store_fixture.renew(0, &lease).await,
+        Err(LeaseRejection::Released)
+    );
+    let already = released_before(0);
     assert_eq!(store_fixture.release(0, &lease).await, already);
     store_fixture.acquire_long(0).await;
-    assert_eq!(store_fixture.renew(0, &lease).await, Renewed::Released);
+    assert_eq!(
+        store_fixture.renew(0, &lease).await,
+        Err(LeaseRejection::Released)
+    );
 }
 
 pub async fn the_lock_is_free_when_the_last_entry_has_left_in_any_order(
@@ -90,13 +96,16 @@ pub async fn the_lock_is_free_when_the_last_entry_has_left_in_any_order(
     store_fixture.expect_queued(1, &waiter).await;
     for (entry, hold_count) in [(&first, 2), (&two, 1)] {
         let left = store_fixture.release_entry(0, &lease, entry).await;
-        assert_eq!(left, Released::Now { hold_count });
+        assert_eq!(left, released_now(hold_count));
         store_fixture.expect_renewed(0, &lease).await;
     }
     let left = store_fixture.release_entry(0, &lease, &one).await;
-    assert_eq!(left, Released::Now { hold_count: 0 });
+    assert_eq!(left, released_now(0));
     store_fixture.claim_next_hand_off(1, &waiter).await;
-    assert_eq!(store_fixture.renew(0, &lease).await, Renewed::Released);
+    assert_eq!(
+        store_fixture.renew(0, &lease).await,
+        Err(LeaseRejection::Released)
+    );
 }
 
 pub async fn a_release_of_the_lease_ends_every_entry(store_fixture: &StoreFixture) {
@@ -105,9 +114,9 @@ pub async fn a_release_of_the_lease_ends_every_entry(store_fixture: &StoreFixtur
     let entry = store_fixture.reentry_call(&lease);
     store_fixture.expect_reentered(0, &entry).await;
     let released = store_fixture.release(0, &lease).await;
-    assert_eq!(released, Released::Now { hold_count: 0 });
+    assert_eq!(released, released_now(0));
     let left = store_fixture.release_entry(0, &lease, &entry).await;
-    assert_eq!(left, Released::Already { hold_count: 0 });
+    assert_eq!(left, released_before(0));
     for late in [new_attempt(&first), new_attempt(&entry)] {
         assert_eq!(store_fixture.acquire(0, &late).await, Acquired::Ended);
     }
@@ -132,7 +141,7 @@ pub async fn an_entry_needs_the_token_of_the_hold(store_fixture: &StoreFixture) 
 
 pub async fn an_entry_after_the_end_of_the_lease_is_refused(store_fixture: &StoreFixture) {
     let released = store_fixture.expect_granted(0, &store_fixture.call()).await;
-    store_fixture.release(0, &released).await;
+    store_fixture.expect_released(0, &released).await;
     let expired = store_fixture.expect_granted(0, &store_fixture.call()).await;
     store_fixture.advance_ms(expiry_ms(TTL_MS)).await;
     for lease in [released, expired] {
@@ -213,7 +222,7 @@ pub async fn t20_leaving_the_last_exclusive_entry_is_the_downgrade(store_fixture
     let behind = store_fixture.waiting_call();
     store_fixture.expect_queued(1, &behind).await;
     let left = store_fixture.release_entry(0, &lease, &writer).await;
-    assert_eq!(left, Released::Now { hold_count: 1 });
+    assert_eq!(left, released_now(1));
     store_fixture.claim_next_hand_off(1, &beside).await;
     store_fixture.expect_renewed(0, &lease).await;
     let state = store_fixture.expect_state().await;
@@ -233,7 +242,7 @@ pub async fn leaving_one_of_two_exclusive_entries_is_no_downgrade(store_fixture:
         .expect_reentered(0, &store_fixture.reentry_call(&lease))
         .await;
     let left = store_fixture.release_entry(0, &lease, &writer).await;
-    assert_eq!(left, Released::Now { hold_count: 2 });
+    assert_eq!(left, released_now(2));
     store_fixture
         .expect_held(1, &with_mode(store_fixture.call(), Mode::Shared))
         .await;
@@ -250,7 +259,7 @@ pub async fn t18_shared_to_exclusive_is_denied(store_fixture: &StoreFixture) {
         .await;
     store_fixture.expect_renewed(0, &lease).await;
     let left = store_fixture.release_entry(0, &lease, &upgrade).await;
-    assert_eq!(left, Released::Already { hold_count: 1 });
+    assert_eq!(left, released_before(1));
 }
 
 pub async fn t18_after_a_downgrade_the_way_back_is_denied(store_fixture: &StoreFixture) {
@@ -258,7 +267,10 @@ pub async fn t18_after_a_downgrade_the_way_back_is_denied(store_fixture: &StoreF
     let lease = store_fixture.expect_granted(0, &writer).await;
     let reader = with_mode(store_fixture.reentry_call(&lease), Mode::Shared);
     store_fixture.expect_reentered(0, &reader).await;
-    store_fixture.release_entry(0, &lease, &writer).await;
+    store_fixture
+        .release_entry(0, &lease, &writer)
+        .await
+        .expect("released");
     let reply = store_fixture
         .acquire(0, &store_fixture.reentry_call(&lease))
         .await;
@@ -278,7 +290,10 @@ pub async fn permits_enter_up_to_those_held(store_fixture: &StoreFixture) {
     );
     let three = with_mode(store_fixture.call(), permits(3));
     store_fixture.expect_held(1, &three).await;
-    store_fixture.release_entry(0, &lease, &first).await;
+    store_fixture
+        .release_entry(0, &lease, &first)
+        .await
+        .expect("released");
     store_fixture.expect_granted(1, &three).await;
     store_fixture
         .expect_held(1, &with_mode(store_fixture.call(), permits(1)))
@@ -293,7 +308,10 @@ pub async fn the_strongest_entry_left_counts(store_fixture: &StoreFixture) {
         let entry = with_mode(store_fixture.reentry_call(&lease), permits(count));
         store_fixture.expect_reentered(0, &entry).await;
     }
-    store_fixture.release_entry(0, &lease, &first).await;
+    store_fixture
+        .release_entry(0, &lease, &first)
+        .await
+        .expect("released");
     let holder = at_most_one(store_fixture.expect_state().await.holders).expect("held");
     assert_eq!(holder.mode, permits(3));
     store_fixture
@@ -318,7 +336,10 @@ pub async fn t21_a_released_entry_is_refused_for_two_seconds(store_fixture: &Sto
     let lease = store_fixture.acquire_long(0).await;
     let entry = store_fixture.reentry_call(&lease);
     store_fixture.expect_reentered(0, &entry).await;
-    store_fixture.release_entry(0, &lease, &entry).await;
+    store_fixture
+        .release_entry(0, &lease, &entry)
+        .await
+        .expect("released");
     store_fixture.advance_ms(TOMBSTONE_MS - SLACK_MS).await;
     assert_eq!(
         store_fixture.acquire(1, &new_attempt(&entry)).await,
@@ -337,7 +358,7 @@ pub async fn t21_an_entry_that_comes_after_its_release_is_refused(store_fixture:
     let lease = store_fixture.expect_granted(0, &store_fixture.call()).await;
     let entry = store_fixture.reentry_call(&lease);
     let left = store_fixture.release_entry(0, &lease, &entry).await;
-    assert_eq!(left, Released::Already { hold_count: 1 });
+    assert_eq!(left, released_before(1));
     assert_eq!(store_fixture.acquire(0, &entry).await, Acquired::Ended);
 }
 
@@ -357,7 +378,7 @@ pub async fn a_lease_enters_at_most_sixty_four_times(store_fixture: &StoreFixtur
         Acquired::TooManyEntries
     );
     store_fixture.expect_renewed(0, &lease).await;
-    store_fixture.release(0, &lease).await;
+    store_fixture.expect_released(0, &lease).await;
     store_fixture.expect_granted(0, &store_fixture.call()).await;
 }
 
@@ -405,7 +426,10 @@ pub async fn the_call_that_created_the_lease_has_ended_after_its_entry_is_releas
     store_fixture
         .expect_reentered(0, &store_fixture.reentry_call(&lease))
         .await;
-    store_fixture.release_entry(0, &lease, &first).await;
+    store_fixture
+        .release_entry(0, &lease, &first)
+        .await
+        .expect("released");
     store_fixture.advance_ms(2 * TOMBSTONE_MS).await;
     assert_eq!(
         store_fixture.acquire(0, &new_attempt(&first)).await,
@@ -421,7 +445,7 @@ pub async fn an_expiry_ends_every_entry(store_fixture: &StoreFixture) {
     store_fixture.advance_ms(expiry_ms(TTL_MS)).await;
     assert_eq!(
         store_fixture.release_entry(0, &lease, &entry).await,
-        Released::Expired
+        Err(LeaseRejection::Expired)
     );
     let next = store_fixture.expect_granted(1, &store_fixture.call()).await;
     assert_eq!(
@@ -456,7 +480,7 @@ pub async fn one_reader_of_many_re_enters_and_releases_its_entry(store_fixture: 
     let entry = with_mode(store_fixture.reentry_call(lease), Mode::Shared);
     assert_eq!(store_fixture.expect_reentered(0, &entry).await, 2);
     let left = store_fixture.release_entry(0, lease, first).await;
-    assert_eq!(left, Released::Now { hold_count: 1 });
+    assert_eq!(left, released_now(1));
     assert_eq!(
         store_fixture
             .expect_reentered(0, &new_attempt(&entry))
@@ -464,7 +488,7 @@ pub async fn one_reader_of_many_re_enters_and_releases_its_entry(store_fixture: 
         1
     );
     let left = store_fixture.release_entry(0, lease, &entry).await;
-    assert_eq!(left, Released::Now { hold_count: 0 });
+    assert_eq!(left, released_now(0));
     assert_eq!(store_fixture.expect_state().await.holder_count, 4);
 }
 
@@ -479,11 +503,11 @@ pub async fn seed_reentrant_unlock_answers_nil_0_and_1(store_fixture: &StoreFixt
     stranger.lease_id = store_fixture.call().lease_id;
     assert_eq!(
         store_fixture.release(1, &stranger).await,
-        Released::NotFound
+        Err(LeaseRejection::NotFound)
     );
     let left = store_fixture.release_entry(0, &lease, &inner).await;
-    assert_eq!(left, Released::Now { hold_count: 1 });
+    assert_eq!(left, released_now(1));
     let left = store_fixture.release_entry(0, &lease, &first).await;
-    assert_eq!(left, Released::Now { hold_count: 0 });
+    assert_eq!(left, released_now(0));
     store_fixture.expect_granted(1, &store_fixture.call()).await;
 }

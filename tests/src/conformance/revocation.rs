@@ -2,16 +2,16 @@
 
 use leasehold_server::{
     lock::{
-        AcquireCommand, Attachment, EXPIRED_MS, ExpectedAttachment, LeaseBinding, LeaseRef, Mode,
-        PROVISIONAL_GRANT_MS, RELEASED_MAX, RevokeCommand, RevokeMode, StreamId, TOMBSTONE_MS,
-        expiry_ms,
+        AcquireCommand, Attachment, EXPIRED_MS, ExpectedAttachment, Grant, LeaseBinding, LeaseRef,
+        Mode, PROVISIONAL_GRANT_MS, RELEASED_MAX, RevokeCommand, RevokeMode, StreamId,
+        TOMBSTONE_MS, expiry_ms,
     },
-    store::{Acquired, Attached, Released, Renewed, Revoked},
+    store::{Acquired, LeaseRejection, LeaseReply, Released, Revoked},
 };
 
 use crate::store_fixture::{
     SLACK_MS, StoreFixture, TTL_MAX_MS, TTL_MS, assert_remaining, at_most_one, lease_of,
-    new_attempt, with_hold_and_delay, with_mode,
+    new_attempt, released_now, with_hold_and_delay, with_mode,
 };
 
 const REASON: &str = "a|b\n!\"ä";
@@ -35,35 +35,34 @@ fn unsafe_revoke_command(lease: &LeaseRef) -> RevokeCommand {
     }
 }
 
-async fn send_revoke(store_fixture: &StoreFixture, n: usize, revoke: &RevokeCommand) -> Revoked {
+async fn send_revoke(
+    store_fixture: &StoreFixture,
+    n: usize,
+    revoke: &RevokeCommand,
+) -> LeaseReply<Revoked> {
     store_fixture.store(n).revoke(revoke).await.expect("revoke")
 }
 
 /// Revokes by broker `n`, which must find the lease. Returns the queue length.
 async fn expect_revoked(store_fixture: &StoreFixture, n: usize, revoke: &RevokeCommand) -> u32 {
     let reply = send_revoke(store_fixture, n, revoke).await;
-    let Revoked::Taken {
-        holder,
-        queue_length,
-        ..
-    } = reply
-    else {
+    let Ok(Revoked::Taken(revoked)) = reply else {
         panic!("{reply:?} instead of a holder");
     };
-    assert_eq!(holder.lease_id, revoke.lease_id);
-    queue_length
+    assert_eq!(revoked.holder.lease_id, revoke.lease_id);
+    revoked.queue_length
 }
 
-fn revoked_renewal() -> Renewed {
-    Renewed::Revoked {
+fn revoked_renewal() -> LeaseReply<Grant> {
+    Err(LeaseRejection::Revoked {
         reason: REASON.to_owned(),
-    }
+    })
 }
 
-fn revoked_release() -> Released {
-    Released::Revoked {
+fn revoked_release() -> LeaseReply<Released> {
+    Err(LeaseRejection::Revoked {
         reason: REASON.to_owned(),
-    }
+    })
 }
 
 async fn remaining_ms(store_fixture: &StoreFixture) -> u64 {
@@ -74,7 +73,7 @@ async fn remaining_ms(store_fixture: &StoreFixture) -> u64 {
 
 async fn renewed_ttl_ms(store_fixture: &StoreFixture, lease: &LeaseRef) -> u64 {
     let reply = store_fixture.renew(0, lease).await;
-    let Renewed::Extended(grant) = reply else {
+    let Ok(grant) = reply else {
         panic!("{reply:?} instead of a renewal");
     };
     grant.ttl.as_millis()
@@ -104,10 +103,13 @@ pub async fn a_revoked_lease_is_renewed_no_more_and_holds_until_it_has_run_out(
 pub async fn a_revoked_lease_that_is_given_back_is_free_at_once(store_fixture: &StoreFixture) {
     let held = store_fixture.acquire_long(0).await;
     expect_revoked(store_fixture, 1, &revoke_command(&held, 0)).await;
-    let released = Released::Now { hold_count: 0 };
+    let released = released_now(0);
     assert_eq!(store_fixture.release(0, &held).await, released);
     store_fixture.acquire_long(1).await;
-    assert_eq!(store_fixture.renew(0, &held).await, Renewed::Released);
+    assert_eq!(
+        store_fixture.renew(0, &held).await,
+        Err(LeaseRejection::Released)
+    );
 }
 
 pub async fn a_revocation_never_shortens_a_validity(store_fixture: &StoreFixture) {
@@ -156,7 +158,7 @@ pub async fn an_unsafe_revocation_frees_the_lock_now(store_fixture: &StoreFixtur
     // as released.
     assert_eq!(
         send_revoke(store_fixture, 1, &unsafe_revoke_command(&held)).await,
-        Revoked::Already
+        Ok(Revoked::Already)
     );
     assert_eq!(store_fixture.release(0, &held).await, revoked_release());
     store_fixture.expect_renewed(0, &next).await;
@@ -188,21 +190,21 @@ pub async fn a_revocation_that_is_only_asked_for_changes_nothing(store_fixture: 
     let after = store_fixture.expect_state().await;
     assert_eq!(after.holder_count, before.holder_count);
     store_fixture.expect_renewed(0, &held).await;
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     store_fixture.acquire_long(0).await;
 }
 
 pub async fn a_revocation_hits_no_other_lease(store_fixture: &StoreFixture) {
     let released = store_fixture.acquire_long(0).await;
-    store_fixture.release(0, &released).await;
+    store_fixture.expect_released(0, &released).await;
     let expired = store_fixture.expect_granted(0, &store_fixture.call()).await;
     store_fixture.advance_ms(expiry_ms(TTL_MS)).await;
     let unknown = lease_of(&store_fixture.call(), expired.fencing_token);
     let held = store_fixture.acquire_long(0).await;
     for (ended, reply) in [
-        (&released, Revoked::Released),
-        (&expired, Revoked::Expired),
-        (&unknown, Revoked::NotFound),
+        (&released, Err(LeaseRejection::Released)),
+        (&expired, Err(LeaseRejection::Expired)),
+        (&unknown, Err(LeaseRejection::NotFound)),
     ] {
         for call in [revoke_command(ended, 0), unsafe_revoke_command(ended)] {
             assert_eq!(send_revoke(store_fixture, 1, &call).await, reply);
@@ -217,7 +219,10 @@ pub async fn a_revoked_lease_is_remembered_for_a_minute(store_fixture: &StoreFix
     store_fixture.advance_ms(EXPIRED_MS - 2 * SLACK_MS).await;
     assert_eq!(store_fixture.renew(0, &held).await, revoked_renewal());
     store_fixture.advance_ms(3 * SLACK_MS).await;
-    assert_eq!(store_fixture.renew(0, &held).await, Renewed::NotFound);
+    assert_eq!(
+        store_fixture.renew(0, &held).await,
+        Err(LeaseRejection::NotFound)
+    );
 }
 
 pub async fn a_lock_delay_of_a_revocation_closes_the_lock_however_it_ends(
@@ -236,7 +241,7 @@ pub async fn a_lock_delay_of_a_revocation_closes_the_lock_however_it_ends(
             ),
             false => {
                 expect_revoked(store_fixture, 0, &closing(revoke_command(&held, 0))).await;
-                store_fixture.release(0, &held).await;
+                store_fixture.expect_released(0, &held).await;
             }
         }
         let contention = store_fixture.expect_held(0, &store_fixture.call()).await;
@@ -262,7 +267,7 @@ pub async fn the_lock_delay_of_the_lease_closes_the_lock_only_if_it_runs_out(
     let delayed = || with_hold_and_delay(store_fixture.call(), 0, DELAY_MS);
     let held = store_fixture.expect_granted(0, &delayed()).await;
     expect_revoked(store_fixture, 0, &revoke_command(&held, 0)).await;
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     let held = store_fixture.expect_granted(0, &delayed()).await;
     expect_revoked(store_fixture, 0, &unsafe_revoke_command(&held)).await;
     assert_remaining(
@@ -313,14 +318,11 @@ pub async fn a_revoked_lease_is_put_on_no_stream(store_fixture: &StoreFixture) {
     };
     expect_revoked(store_fixture, 0, &revoke_command(&held, 5_000)).await;
     let attached = attach().await;
-    assert!(
-        matches!(attached, Ok(Attached::Attached(_))),
-        "in its grace: {attached:?}"
-    );
+    assert!(matches!(attached, Ok(Ok(_))), "in its grace: {attached:?}");
     expect_revoked(store_fixture, 0, &revoke_command(&held, 0)).await;
     store_fixture.advance_ms(10).await;
     let reason = REASON.to_owned();
-    assert_eq!(attach().await, Ok(Attached::Revoked { reason }));
+    assert_eq!(attach().await, Ok(Err(LeaseRejection::Revoked { reason })));
 }
 
 pub async fn entering_a_revoked_lease_is_refused(store_fixture: &StoreFixture) {
@@ -379,31 +381,34 @@ pub async fn a_revocation_forgets_no_earlier_end(store_fixture: &StoreFixture) {
     };
     store_fixture.expect_queued(0, &first).await;
     store_fixture.expect_queued(0, &second).await;
-    store_fixture.release(0, &before).await;
+    store_fixture.expect_released(0, &before).await;
     store_fixture
         .advance_with_touches(expiry_ms(TTL_MS) + 1_500, &[0])
         .await;
     let held = store_fixture.expect_granted(0, &new_attempt(&second)).await;
     expect_revoked(store_fixture, 0, &revoke_command(&held, 0)).await;
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     for _ in 0..RELEASED_MAX {
         let other = store_fixture.acquire_long(0).await;
-        store_fixture.release(0, &other).await;
+        store_fixture.expect_released(0, &other).await;
     }
     store_fixture.advance_ms(TOMBSTONE_MS).await;
-    assert_eq!(store_fixture.release(0, &held).await, Released::Expired);
+    assert_eq!(
+        store_fixture.release(0, &held).await,
+        Err(LeaseRejection::Expired)
+    );
 }
 
 pub async fn an_unclaimed_hand_off_cannot_be_revoked(store_fixture: &StoreFixture) {
     let held = store_fixture.acquire_long(0).await;
     let waiter = store_fixture.waiting_call();
     store_fixture.expect_queued(1, &waiter).await;
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     let hand_off = store_fixture.next_hand_off(1, &waiter).await;
     let next = lease_of(&waiter, hand_off.fencing_token);
     assert_eq!(
         send_revoke(store_fixture, 0, &unsafe_revoke_command(&next)).await,
-        Revoked::NotFound
+        Err(LeaseRejection::NotFound)
     );
     store_fixture.advance_ms(PROVISIONAL_GRANT_MS / 2).await;
     store_fixture.expect_renewed(1, &next).await;

@@ -2,10 +2,12 @@
 
 use leasehold_server::{
     lock::{FencingToken, expiry_ms},
-    store::{Acquired, Released, Renewed},
+    store::{Acquired, LeaseRejection},
 };
 
-use crate::store_fixture::{SLACK_MS, StoreFixture, TTL_MS, assert_remaining, at_most_one};
+use crate::store_fixture::{
+    SLACK_MS, StoreFixture, TTL_MS, assert_remaining, at_most_one, released_now,
+};
 
 /// SETNX + EXPIRE: the holder and its expiry are set in one step.
 pub async fn seed_try_lock_takes_lock_and_expiry_in_one_step(store_fixture: &StoreFixture) {
@@ -38,7 +40,7 @@ pub async fn seed_blocking_lock_is_granted_when_the_holder_releases(store_fixtur
     let lease = store_fixture.acquire_long(0).await;
     let waiter = store_fixture.waiting_call();
     store_fixture.expect_queued(1, &waiter).await;
-    store_fixture.release(0, &lease).await;
+    store_fixture.expect_released(0, &lease).await;
     let next = store_fixture.claim_next_hand_off(1, &waiter).await;
     assert!(next.fencing_token > lease.fencing_token);
 }
@@ -52,7 +54,7 @@ pub async fn seed_blocking_lock_is_granted_nothing_after_its_time_out(
         .expect_queued(1, &store_fixture.waiting_call_for(5_000))
         .await;
     store_fixture.advance_ms(expiry_ms(5_000)).await;
-    store_fixture.release(0, &lease).await;
+    store_fixture.expect_released(0, &lease).await;
     assert_eq!(
         at_most_one(store_fixture.expect_state().await.holders),
         None
@@ -119,14 +121,11 @@ pub async fn seed_unlock_only_by_its_holder(store_fixture: &StoreFixture) {
     let stranger = crate::store_fixture::lease_of(&store_fixture.call(), lease.fencing_token);
     assert_eq!(
         store_fixture.release(1, &stranger).await,
-        Released::NotFound
+        Err(LeaseRejection::NotFound)
     );
     let holder = at_most_one(store_fixture.expect_state().await.holders).expect("still held");
     assert_eq!(holder.lease_id, call.lease_id);
-    assert_eq!(
-        store_fixture.release(0, &lease).await,
-        Released::Now { hold_count: 0 }
-    );
+    assert_eq!(store_fixture.release(0, &lease).await, released_now(0));
     assert_eq!(
         at_most_one(store_fixture.expect_state().await.holders),
         None
@@ -142,7 +141,10 @@ pub async fn seed_automatic_renewal_holds_the_lock_for_any_time(store_fixture: &
         store_fixture.expect_renewed(0, &lease).await;
     }
     store_fixture.advance_ms(expiry_ms(TTL_MS)).await;
-    assert_eq!(store_fixture.renew(0, &lease).await, Renewed::Expired);
+    assert_eq!(
+        store_fixture.renew(0, &lease).await,
+        Err(LeaseRejection::Expired)
+    );
 }
 
 /// `isLocking`: an inspection changes nothing.
@@ -150,7 +152,7 @@ pub async fn seed_is_locking_is_an_inspection_that_changes_nothing(store_fixture
     assert_eq!(store_fixture.get().await, None);
     let lease = store_fixture.expect_granted(0, &store_fixture.call()).await;
     assert!(at_most_one(store_fixture.expect_state().await.holders).is_some());
-    store_fixture.release(0, &lease).await;
+    store_fixture.expect_released(0, &lease).await;
     let idle = store_fixture.expect_state().await;
     assert_eq!((at_most_one(idle.holders), idle.queue_length), (None, 0));
     assert_eq!(idle.last_fencing_token, lease.fencing_token.get());
@@ -161,7 +163,7 @@ pub async fn seed_hand_off_grants_in_the_release_and_then_notifies(store_fixture
     let lease = store_fixture.acquire_long(0).await;
     let waiter = store_fixture.waiting_call();
     store_fixture.expect_queued(0, &waiter).await;
-    store_fixture.release(0, &lease).await;
+    store_fixture.expect_released(0, &lease).await;
     let holder = at_most_one(store_fixture.expect_state().await.holders)
         .expect("handed over in the release");
     assert_eq!(holder.lease_id, waiter.lease_id);

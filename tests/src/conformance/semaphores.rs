@@ -2,7 +2,7 @@
 
 use leasehold_server::{
     lock::{AcquireCommand, EXCLUSIVE_WEIGHT, LeaseRef, Mode, expiry_ms},
-    store::{Acquired, Renewed},
+    store::{Acquired, LeaseRejection},
 };
 
 use crate::store_fixture::{
@@ -35,7 +35,7 @@ pub async fn permits_are_granted_up_to_the_limit(store_fixture: &StoreFixture) {
     store_fixture
         .expect_held(0, &permits_call(store_fixture, 1))
         .await;
-    store_fixture.release(0, &two).await;
+    store_fixture.expect_released(0, &two).await;
     acquire_permits(store_fixture, 1).await;
     acquire_permits(store_fixture, 1).await;
     store_fixture
@@ -53,9 +53,9 @@ pub async fn t25_a_heavy_call_at_the_head_is_passed_by_no_light_one(store_fixtur
         .await;
     let light = waiting_permits_call(store_fixture, 1);
     store_fixture.expect_queued(0, &light).await;
-    store_fixture.release(0, &two).await;
+    store_fixture.expect_released(0, &two).await;
     assert_eq!(store_fixture.expect_state().await.queue_length, 2);
-    store_fixture.release(0, &other).await;
+    store_fixture.expect_released(0, &other).await;
     store_fixture.claim_next_hand_off(0, &heavy).await;
     store_fixture.claim_next_hand_off(0, &light).await;
     assert_eq!(store_fixture.expect_state().await.queue_length, 0);
@@ -71,7 +71,7 @@ pub async fn t25_one_release_admits_all_that_fit(store_fixture: &StoreFixture) {
     store_fixture.expect_queued(0, &two).await;
     store_fixture.expect_queued(1, &three).await;
     store_fixture.expect_queued(0, &one).await;
-    store_fixture.release(0, &all).await;
+    store_fixture.expect_released(0, &all).await;
     store_fixture.claim_next_hand_off(0, &two).await;
     store_fixture.claim_next_hand_off(1, &three).await;
     let state = store_fixture.expect_state().await;
@@ -88,7 +88,10 @@ pub async fn t23_permits_of_a_dead_holder_come_back(store_fixture: &StoreFixture
     store_fixture.advance_ms(expiry_ms(TTL_MS)).await;
     let grant = at_most_one(store_fixture.touch(1).await.held).expect("its turn");
     assert_eq!(grant.request, waits.request);
-    assert_eq!(store_fixture.renew(0, &dead).await, Renewed::Expired);
+    assert_eq!(
+        store_fixture.renew(0, &dead).await,
+        Err(LeaseRejection::Expired)
+    );
     store_fixture.expect_renewed(0, &live).await;
 }
 
@@ -99,7 +102,7 @@ pub async fn t23_another_limit_is_a_mismatch(store_fixture: &StoreFixture) {
     let waits = with_mode(store_fixture.waiting_call(), permits(1, LIMIT - 1));
     assert_eq!(store_fixture.expect_limit_mismatch(0, &waits).await, LIMIT);
     assert_eq!(store_fixture.expect_state().await.queue_length, 0);
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     store_fixture.expect_granted(0, &other).await;
 }
 
@@ -138,7 +141,7 @@ pub async fn a_lock_in_use_is_one_kind_of_lock(store_fixture: &StoreFixture) {
     );
     let shared = with_mode(store_fixture.waiting_call(), Mode::Shared);
     assert_eq!(store_fixture.expect_limit_mismatch(0, &shared).await, LIMIT);
-    store_fixture.release(0, &semaphore).await;
+    store_fixture.expect_released(0, &semaphore).await;
     store_fixture.expect_granted(0, &shared).await;
     assert_eq!(
         store_fixture
@@ -157,7 +160,7 @@ pub async fn a_line_keeps_the_limit_in_use(store_fixture: &StoreFixture) {
     let held = acquire_permits(store_fixture, 5).await;
     let waits = waiting_permits_call(store_fixture, 1);
     store_fixture.expect_queued(1, &waits).await;
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     let other = with_mode(store_fixture.call(), permits(1, LIMIT + 1));
     assert_eq!(store_fixture.expect_limit_mismatch(0, &other).await, LIMIT);
     store_fixture.claim_next_hand_off(1, &waits).await;
@@ -197,13 +200,16 @@ pub async fn slots_that_became_free_are_used_again(store_fixture: &StoreFixture)
         held.push(acquire_permits(store_fixture, 1).await);
     }
     for index in [1, 3, 0] {
-        store_fixture.release(0, &held[index]).await;
+        store_fixture.expect_released(0, &held[index]).await;
     }
     let new = acquire_permits(store_fixture, 2).await;
     for lease in [&held[2], &held[4], &new] {
         store_fixture.expect_renewed(0, lease).await;
     }
-    assert_eq!(store_fixture.renew(0, &held[3]).await, Renewed::Released);
+    assert_eq!(
+        store_fixture.renew(0, &held[3]).await,
+        Err(LeaseRejection::Released)
+    );
     let last = acquire_permits(store_fixture, 1).await;
     store_fixture.expect_renewed(0, &last).await;
     store_fixture

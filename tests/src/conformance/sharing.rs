@@ -2,7 +2,7 @@
 
 use leasehold_server::{
     lock::{AcquireCommand, FencingToken, Mode, PROVISIONAL_GRANT_MS, expiry_ms},
-    store::{Cancelled, Checked, Renewed},
+    store::{Cancelled, Checked, LeaseRejection},
 };
 
 use crate::store_fixture::{
@@ -39,9 +39,9 @@ pub async fn a_writer_waits_for_the_last_reader(store_fixture: &StoreFixture) {
         .await;
     let writer = store_fixture.waiting_call();
     store_fixture.expect_queued(0, &writer).await;
-    store_fixture.release(0, &first).await;
+    store_fixture.expect_released(0, &first).await;
     assert_eq!(store_fixture.expect_state().await.queue_length, 1);
-    store_fixture.release(0, &second).await;
+    store_fixture.expect_released(0, &second).await;
     store_fixture.next_hand_off(0, &writer).await;
     let holder = at_most_one(store_fixture.expect_state().await.holders).expect("the writer");
     assert_eq!(
@@ -55,7 +55,7 @@ pub async fn a_reader_waits_for_the_writer(store_fixture: &StoreFixture) {
     store_fixture.expect_held(0, &reader(store_fixture)).await;
     let reader = waiting_reader(store_fixture);
     store_fixture.expect_queued(0, &reader).await;
-    store_fixture.release(0, &writer).await;
+    store_fixture.expect_released(0, &writer).await;
     store_fixture.claim_next_hand_off(0, &reader).await;
 }
 
@@ -68,10 +68,10 @@ pub async fn t16_a_queued_writer_stops_later_readers(store_fixture: &StoreFixtur
     store_fixture.expect_held(0, &reader(store_fixture)).await;
     let late = waiting_reader(store_fixture);
     store_fixture.expect_queued(0, &late).await;
-    store_fixture.release(0, &first).await;
+    store_fixture.expect_released(0, &first).await;
     let writer = store_fixture.claim_next_hand_off(0, &writer).await;
     assert_eq!(store_fixture.expect_state().await.queue_length, 1);
-    store_fixture.release(0, &writer).await;
+    store_fixture.expect_released(0, &writer).await;
     store_fixture.claim_next_hand_off(0, &late).await;
 }
 
@@ -83,13 +83,13 @@ pub async fn consecutive_readers_at_the_head_enter_together(store_fixture: &Stor
     for call in [&one, &other, &next, &behind] {
         store_fixture.expect_queued(0, call).await;
     }
-    store_fixture.release(0, &writer).await;
+    store_fixture.expect_released(0, &writer).await;
     let one = store_fixture.claim_next_hand_off(0, &one).await;
     let other = store_fixture.claim_next_hand_off(0, &other).await;
     let state = store_fixture.expect_state().await;
     assert_eq!((state.holder_count, state.queue_length), (2, 2));
-    store_fixture.release(0, &one).await;
-    store_fixture.release(0, &other).await;
+    store_fixture.expect_released(0, &one).await;
+    store_fixture.expect_released(0, &other).await;
     store_fixture.claim_next_hand_off(0, &next).await;
     assert_eq!(store_fixture.expect_state().await.queue_length, 1);
 }
@@ -100,7 +100,7 @@ pub async fn readers_of_several_brokers_enter_together(store_fixture: &StoreFixt
     for (index, call) in calls.iter().enumerate() {
         store_fixture.expect_queued(1 + index % 2, call).await;
     }
-    store_fixture.release(0, &writer).await;
+    store_fixture.expect_released(0, &writer).await;
     for (index, call) in calls.iter().enumerate() {
         let grants = store_fixture.next_hand_off(1 + index % 2, call).await;
         assert!(grants.is_provisional);
@@ -116,7 +116,7 @@ pub async fn a_reader_joins_readers_that_have_not_claimed_yet(store_fixture: &St
     let writer = store_fixture.acquire_long(0).await;
     let grants = waiting_reader(store_fixture);
     store_fixture.expect_queued(1, &grants).await;
-    store_fixture.release(0, &writer).await;
+    store_fixture.expect_released(0, &writer).await;
     store_fixture
         .expect_granted(0, &reader(store_fixture))
         .await;
@@ -130,16 +130,19 @@ pub async fn a_reader_that_lapses_gives_its_weight_back(store_fixture: &StoreFix
     let writer = store_fixture.waiting_call();
     store_fixture.expect_queued(1, &silent).await;
     store_fixture.expect_queued(2, &writer).await;
-    store_fixture.release(0, &first).await;
+    store_fixture.expect_released(0, &first).await;
     let burnt = store_fixture.next_hand_off(1, &silent).await;
     store_fixture.advance_ms(PROVISIONAL_GRANT_MS).await;
     let grants = at_most_one(store_fixture.touch(2).await.held).expect("the writer is next");
     assert_eq!(grants.request, writer.request);
     let burnt = lease_of(&silent, burnt.fencing_token);
-    assert_eq!(store_fixture.renew(1, &burnt).await, Renewed::NotFound);
+    assert_eq!(
+        store_fixture.renew(1, &burnt).await,
+        Err(LeaseRejection::NotFound)
+    );
     assert_eq!(store_fixture.expect_state().await.queue_length, 1);
     store_fixture
-        .release(2, &lease_of(&writer, grants.fencing_token))
+        .expect_released(2, &lease_of(&writer, grants.fencing_token))
         .await;
     store_fixture.expect_granted(1, &new_attempt(&silent)).await;
 }
@@ -156,10 +159,13 @@ pub async fn t15_each_reader_expires_by_itself(store_fixture: &StoreFixture) {
     store_fixture.advance_ms(expiry_ms(TTL_MS) - SLACK_MS).await;
     store_fixture.expect_renewed(0, &live).await;
     store_fixture.advance_ms(SLACK_MS).await;
-    assert_eq!(store_fixture.renew(0, &dead).await, Renewed::Expired);
+    assert_eq!(
+        store_fixture.renew(0, &dead).await,
+        Err(LeaseRejection::Expired)
+    );
     let state = store_fixture.expect_state().await;
     assert_eq!((state.holder_count, state.queue_length), (1, 1));
-    store_fixture.release(0, &live).await;
+    store_fixture.expect_released(0, &live).await;
     store_fixture.claim_next_hand_off(0, &writer).await;
 }
 
@@ -217,8 +223,11 @@ pub async fn a_reader_releases_its_own_hold_only(store_fixture: &StoreFixture) {
     let third = store_fixture
         .expect_granted(0, &reader(store_fixture))
         .await;
-    store_fixture.release(0, &second).await;
-    assert_eq!(store_fixture.renew(0, &second).await, Renewed::Released);
+    store_fixture.expect_released(0, &second).await;
+    assert_eq!(
+        store_fixture.renew(0, &second).await,
+        Err(LeaseRejection::Released)
+    );
     store_fixture.expect_renewed(0, &first).await;
     store_fixture.expect_renewed(0, &third).await;
     assert_eq!(store_fixture.expect_state().await.holder_count, 2);
@@ -248,7 +257,7 @@ pub async fn hundreds_of_readers_enter_in_one_release(store_fixture: &StoreFixtu
         store_fixture.expect_queued(index % 2, &call).await;
         calls.push(call);
     }
-    store_fixture.release(0, &writer).await;
+    store_fixture.expect_released(0, &writer).await;
     let mut tokens = Vec::new();
     for (index, call) in calls.iter().enumerate() {
         tokens.push(
@@ -275,7 +284,7 @@ pub async fn a_thousand_hold_and_the_next_waits(store_fixture: &StoreFixture) {
     store_fixture.expect_queued(0, &waits).await;
     let state = store_fixture.expect_state().await;
     assert_eq!((state.holders.len(), state.holder_count), (100, 1_000));
-    store_fixture.release(0, &leases[499]).await;
+    store_fixture.expect_released(0, &leases[499]).await;
     store_fixture.claim_next_hand_off(0, &waits).await;
     assert_eq!(store_fixture.expect_state().await.holder_count, 1_000);
 }
@@ -286,7 +295,7 @@ pub async fn each_of_hundreds_of_tokens_is_live_until_its_release(store_fixture:
         let call = with_ttl(reader(store_fixture), TTL_MAX_MS);
         leases.push(store_fixture.expect_granted(0, &call).await);
     }
-    store_fixture.release(0, &leases[150]).await;
+    store_fixture.expect_released(0, &leases[150]).await;
     for (index, lease) in leases.iter().enumerate() {
         let checked = store_fixture
             .store(1)
@@ -323,7 +332,10 @@ pub async fn readers_that_expire_together_are_all_remembered(store_fixture: &Sto
     store_fixture.advance_ms(expiry_ms(TTL_MS)).await;
     store_fixture.expect_granted(0, &store_fixture.call()).await;
     for lease in &leases {
-        assert_eq!(store_fixture.renew(0, lease).await, Renewed::Expired);
+        assert_eq!(
+            store_fixture.renew(0, lease).await,
+            Err(LeaseRejection::Expired)
+        );
     }
 }
 
@@ -349,9 +361,9 @@ pub async fn seed_read_locks_admit_readers_and_keep_writers_out(store_fixture: &
         .expect_granted(1, &reader(store_fixture))
         .await;
     store_fixture.expect_held(0, &store_fixture.call()).await;
-    store_fixture.release(0, &first).await;
+    store_fixture.expect_released(0, &first).await;
     store_fixture.expect_held(0, &store_fixture.call()).await;
-    store_fixture.release(1, &second).await;
+    store_fixture.expect_released(1, &second).await;
     store_fixture.expect_granted(0, &store_fixture.call()).await;
 }
 
@@ -361,7 +373,7 @@ pub async fn seed_a_write_lock_keeps_readers_and_writers_out(store_fixture: &Sto
     for call in [reader(store_fixture), store_fixture.call()] {
         store_fixture.expect_held(1, &call).await;
     }
-    store_fixture.release(0, &writer).await;
+    store_fixture.expect_released(0, &writer).await;
     store_fixture
         .expect_granted(1, &reader(store_fixture))
         .await;

@@ -12,11 +12,11 @@ pub async fn waiters_of_a_silent_broker_are_passed_over_and_keep_their_place(
     store_fixture.expect_queued(1, &quiet).await;
     store_fixture.expect_queued(2, &live).await;
     store_fixture.advance_with_touches(7_500, &[2]).await;
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     let lease = store_fixture.claim_next_hand_off(2, &live).await;
     assert_eq!(store_fixture.expect_state().await.queue_length, 1);
     store_fixture.touch(1).await;
-    store_fixture.release(2, &lease).await;
+    store_fixture.expect_released(2, &lease).await;
     store_fixture.claim_next_hand_off(1, &quiet).await;
 }
 
@@ -26,7 +26,7 @@ pub async fn a_broker_that_touches_is_not_silent(store_fixture: &StoreFixture) {
     store_fixture.expect_queued(1, &first).await;
     store_fixture.expect_queued(2, &second).await;
     store_fixture.advance_with_touches(15_000, &[1, 2]).await;
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     store_fixture.claim_next_hand_off(1, &first).await;
 }
 
@@ -63,12 +63,12 @@ pub async fn a_waiter_that_was_dropped_joins_again_at_the_tail(store_fixture: &S
     store_fixture.expect_queued(2, &live).await;
     store_fixture.expect_queued(2, &later).await;
     store_fixture.advance_with_touches(13_500, &[2]).await;
-    store_fixture.release(2, &held).await;
+    store_fixture.expect_released(2, &held).await;
     let lease = store_fixture.claim_next_hand_off(2, &live).await;
     store_fixture.expect_queued(1, &new_attempt(&dropped)).await;
-    store_fixture.release(2, &lease).await;
+    store_fixture.expect_released(2, &lease).await;
     let lease = store_fixture.claim_next_hand_off(2, &later).await;
-    store_fixture.release(2, &lease).await;
+    store_fixture.expect_released(2, &lease).await;
     store_fixture.claim_next_hand_off(1, &dropped).await;
 }
 
@@ -81,7 +81,7 @@ pub async fn a_repeat_at_a_live_broker_keeps_the_queue_position_of_a_silent_one(
     store_fixture.expect_queued(2, &other).await;
     store_fixture.advance_with_touches(9_000, &[2]).await;
     store_fixture.expect_queued(3, &new_attempt(&moved)).await;
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     store_fixture.claim_next_hand_off(3, &moved).await;
 }
 
@@ -94,9 +94,9 @@ pub async fn a_queued_call_keeps_its_position_while_one_of_its_brokers_is_alive(
     store_fixture.expect_queued(2, &new_attempt(&twice)).await;
     store_fixture.expect_queued(3, &later).await;
     store_fixture.advance_with_touches(7_500, &[1, 3]).await;
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     let lease = store_fixture.claim_next_hand_off(1, &twice).await;
-    store_fixture.release(1, &lease).await;
+    store_fixture.expect_released(1, &lease).await;
     store_fixture.claim_next_hand_off(3, &later).await;
 }
 
@@ -109,7 +109,7 @@ pub async fn cancelling_the_last_attempt_at_a_live_broker_releases_the_lock(
     store_fixture.expect_queued(1, &twice).await;
     store_fixture.expect_queued(2, &silent).await;
     store_fixture.advance_with_touches(13_500, &[1]).await;
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     store_fixture.claim_next_hand_off(1, &twice).await;
     assert_eq!(store_fixture.cancel(1, &twice).await, Cancelled::Freed);
 }
@@ -123,7 +123,7 @@ pub async fn a_stall_of_the_store_makes_no_broker_silent(store_fixture: &StoreFi
         store_fixture.advance_ms(10_000).await;
         assert!(!store_fixture.touch(2).await.rejoin);
     }
-    store_fixture.release(0, &held).await;
+    store_fixture.expect_released(0, &held).await;
     store_fixture.claim_next_hand_off(1, &first).await;
 }
 
@@ -143,6 +143,6 @@ pub async fn a_call_of_a_silent_broker_itself_is_granted(store_fixture: &StoreFi
     store_fixture.expect_queued(1, &quiet).await;
     store_fixture.expect_queued(2, &live).await;
     store_fixture.advance_with_touches(7_500, &[2]).await;
-    store_fixture.release(1, &held).await;
+    store_fixture.expect_released(1, &held).await;
     assert!(!store_fixture.next_hand_off(1, &quiet).await.is_provisional);
 }

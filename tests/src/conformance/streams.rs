@@ -2,15 +2,15 @@
 
 use leasehold_server::{
     lock::{
-        AcquireCommand, Attachment, ExpectedAttachment, FencingToken, LeaseRef, Mode, ReleaseScope,
-        StreamId, expiry_ms,
+        AcquireCommand, Attachment, ExpectedAttachment, FencingToken, Grant, LeaseRef, Mode,
+        ReleaseScope, StreamId, expiry_ms,
     },
-    store::{Acquired, Attached, Cancelled, Released, Renewed},
+    store::{Acquired, Cancelled, LeaseRejection, LeaseReply, Released},
 };
 
 use crate::store_fixture::{
     SLACK_MS, StoreFixture, TTL_MS, assert_remaining, at_most_one, lease_of, new_attempt,
-    with_hold_and_delay, with_mode, with_ttl,
+    released_now, with_hold_and_delay, with_mode, with_ttl,
 };
 
 fn stream_id(store_fixture: &StoreFixture, n: usize, epoch: u64) -> StreamId {
@@ -30,7 +30,7 @@ async fn attach(
     lease: &LeaseRef,
     to: (usize, u64),
     number: u32,
-) -> Attached {
+) -> LeaseReply<Grant> {
     let stream = stream_id(store_fixture, to.0, to.1);
     let attached = store_fixture
         .store(to.0)
@@ -45,7 +45,7 @@ async fn expect_attached(
     number: u32,
 ) {
     let reply = attach(store_fixture, lease, to, number).await;
-    let Attached::Attached(grant) = reply else {
+    let Ok(grant) = reply else {
         panic!("{reply:?} instead of an attachment");
     };
     assert_eq!(grant.fencing_token, lease.fencing_token);
@@ -56,7 +56,7 @@ async fn renew_via(
     lease: &LeaseRef,
     n: usize,
     epoch: u64,
-) -> Renewed {
+) -> LeaseReply<Grant> {
     let via = ExpectedAttachment::Stream(stream_id(store_fixture, n, epoch));
     store_fixture
         .store(n)
@@ -67,7 +67,7 @@ async fn renew_via(
 
 async fn expect_renewed_via(store_fixture: &StoreFixture, lease: &LeaseRef, n: usize, epoch: u64) {
     let reply = renew_via(store_fixture, lease, n, epoch).await;
-    assert!(matches!(reply, Renewed::Extended(_)), "{reply:?}");
+    assert!(reply.is_ok(), "{reply:?}");
 }
 
 async fn release_via(
@@ -75,7 +75,7 @@ async fn release_via(
     lease: &LeaseRef,
     what: ReleaseScope,
     via: ExpectedAttachment,
-) -> Released {
+) -> LeaseReply<Released> {
     let n = match via {
         ExpectedAttachment::Stream(stream) => {
             (0..3).find(|n| store_fixture.broker(*n) == stream.broker)
@@ -104,17 +104,17 @@ pub async fn a_lease_on_a_stream_is_renewed_from_it(store_fixture: &StoreFixture
     expect_renewed_via(store_fixture, &lease, 0, 1).await;
     assert_eq!(
         renew_via(store_fixture, &lease, 0, 2).await,
-        Renewed::Elsewhere
+        Err(LeaseRejection::Elsewhere)
     );
     assert_eq!(
         renew_via(store_fixture, &lease, 1, 1).await,
-        Renewed::Elsewhere
+        Err(LeaseRejection::Elsewhere)
     );
     let unary = store_fixture
         .store(0)
         .renew(&lease, None, ExpectedAttachment::None)
         .await;
-    assert_eq!(unary.expect("renew"), Renewed::Elsewhere);
+    assert_eq!(unary.expect("renew"), Err(LeaseRejection::Elsewhere));
     store_fixture.expect_renewed(2, &lease).await;
 }
 
@@ -122,11 +122,14 @@ pub async fn a_renewal_from_elsewhere_extends_nothing(store_fixture: &StoreFixtu
     let call = call_on_stream(stream_id(store_fixture, 0, 1), 1, store_fixture.call());
     let lease = store_fixture.expect_granted(0, &call).await;
     store_fixture.advance_ms(TTL_MS).await;
-    renew_via(store_fixture, &lease, 1, 1).await;
+    assert_eq!(
+        renew_via(store_fixture, &lease, 1, 1).await,
+        Err(LeaseRejection::Elsewhere)
+    );
     store_fixture.advance_ms(expiry_ms(TTL_MS) - TTL_MS).await;
     assert_eq!(
         renew_via(store_fixture, &lease, 0, 1).await,
-        Renewed::Expired
+        Err(LeaseRejection::Expired)
     );
 }
 
@@ -134,7 +137,7 @@ pub async fn a_unary_lease_is_put_on_a_stream_without_being_extended(store_fixtu
     let lease = store_fixture.expect_granted(0, &store_fixture.call()).await;
     assert_eq!(
         renew_via(store_fixture, &lease, 1, 7).await,
-        Renewed::Elsewhere
+        Err(LeaseRejection::Elsewhere)
     );
     store_fixture.advance_ms(5_000).await;
     expect_attached(store_fixture, &lease, (1, 7), 1).await;
@@ -154,7 +157,7 @@ pub async fn a_newer_attachment_moves_the_lease_and_the_old_stream_is_told(
     expect_renewed_via(store_fixture, &lease, 1, 1).await;
     assert_eq!(
         renew_via(store_fixture, &lease, 0, 1).await,
-        Renewed::Elsewhere
+        Err(LeaseRejection::Elsewhere)
     );
     expect_attached(store_fixture, &lease, (1, 2), 3).await;
     let moved = store_fixture.wait_for_move(1).await;
@@ -174,7 +177,7 @@ pub async fn a_move_keeps_token_entries_and_expiry(store_fixture: &StoreFixture)
     );
     assert_eq!(store_fixture.expect_reentered(0, &entry).await, 2);
     let reply = attach(store_fixture, &lease, (1, 1), 2).await;
-    let Attached::Attached(grant) = reply else {
+    let Ok(grant) = reply else {
         panic!("{reply:?} instead of an attachment");
     };
     assert_eq!(grant.hold_count, 2);
@@ -188,41 +191,41 @@ pub async fn an_attachment_that_is_no_newer_is_stale_and_changes_nothing(
     expect_attached(store_fixture, &lease, (1, 1), 3).await;
     for number in [1, 2, 3] {
         let late = attach(store_fixture, &lease, (0, 1), number).await;
-        assert_eq!(late, Attached::Stale);
+        assert_eq!(late, Err(LeaseRejection::Elsewhere));
     }
     expect_renewed_via(store_fixture, &lease, 1, 1).await;
     expect_attached(store_fixture, &lease, (1, 1), 3).await;
     expect_attached(store_fixture, &lease, (1, 1), 1).await;
     assert_eq!(
         attach(store_fixture, &lease, (0, 1), 3).await,
-        Attached::Stale
+        Err(LeaseRejection::Elsewhere)
     );
     expect_attached(store_fixture, &lease, (0, 1), 4).await;
 }
 
 pub async fn a_lease_that_is_over_is_not_attached(store_fixture: &StoreFixture) {
     let released = store_fixture.expect_granted(0, &store_fixture.call()).await;
-    store_fixture.release(0, &released).await;
+    store_fixture.expect_released(0, &released).await;
     assert_eq!(
         attach(store_fixture, &released, (1, 1), 1).await,
-        Attached::Released
+        Err(LeaseRejection::Released)
     );
     let expired = store_fixture.expect_granted(0, &store_fixture.call()).await;
     store_fixture.advance_ms(expiry_ms(TTL_MS)).await;
     assert_eq!(
         attach(store_fixture, &expired, (1, 1), 1).await,
-        Attached::Expired
+        Err(LeaseRejection::Expired)
     );
     let live = store_fixture.expect_granted(0, &store_fixture.call()).await;
     let mut forged = live.clone();
     forged.fencing_token = FencingToken::new(1).expect("a token");
     assert_eq!(
         attach(store_fixture, &forged, (1, 1), 1).await,
-        Attached::NotFound
+        Err(LeaseRejection::NotFound)
     );
     assert_eq!(
         renew_via(store_fixture, &live, 1, 1).await,
-        Renewed::Elsewhere
+        Err(LeaseRejection::Elsewhere)
     );
 }
 
@@ -232,7 +235,7 @@ pub async fn attaching_past_max_hold_is_refused(store_fixture: &StoreFixture) {
     store_fixture.advance_ms(5_000).await;
     assert_eq!(
         attach(store_fixture, &lease, (1, 1), 1).await,
-        Attached::MaxHold
+        Err(LeaseRejection::MaxHold)
     );
 }
 
@@ -271,12 +274,12 @@ pub async fn a_repeat_on_another_stream_moves_the_waiter(store_fixture: &StoreFi
     assert_eq!(store_fixture.acquire(1, &late).await, Acquired::StaleAttach);
     let newer = call_on_stream(stream_id(store_fixture, 1, 1), 3, new_attempt(&call));
     store_fixture.expect_queued(1, &newer).await;
-    store_fixture.release(3, &first).await;
+    store_fixture.expect_released(3, &first).await;
     let hand_off = store_fixture.next_hand_off(1, &newer).await;
     let lease = lease_of(&newer, hand_off.fencing_token);
     assert_eq!(
         renew_via(store_fixture, &lease, 0, 1).await,
-        Renewed::Elsewhere
+        Err(LeaseRejection::Elsewhere)
     );
     expect_renewed_via(store_fixture, &lease, 1, 1).await;
     assert_eq!(store_fixture.expect_state().await.queue_length, 1);
@@ -298,7 +301,7 @@ pub async fn a_call_repeated_on_another_stream_drops_its_attempts_on_the_old_one
     store_fixture.expect_queued(3, &next).await;
     assert_eq!(store_fixture.cancel(1, &newer).await, Cancelled::Dequeued);
     assert_eq!(store_fixture.cancel(0, &older).await, Cancelled::Unknown);
-    store_fixture.release(0, &first).await;
+    store_fixture.expect_released(0, &first).await;
     store_fixture.claim_next_hand_off(3, &next).await;
 }
 
@@ -311,7 +314,7 @@ pub async fn a_unary_call_repeated_on_a_stream_keeps_its_unary_attempt(
     let newer = call_on_stream(stream_id(store_fixture, 1, 1), 1, new_attempt(&unary));
     store_fixture.expect_queued(1, &newer).await;
     assert_eq!(store_fixture.cancel(1, &newer).await, Cancelled::Kept);
-    store_fixture.release(3, &first).await;
+    store_fixture.expect_released(3, &first).await;
     store_fixture.claim_next_hand_off(0, &unary).await;
 }
 
@@ -323,12 +326,12 @@ pub async fn the_end_of_an_old_stream_does_nothing_to_a_lease_that_moved(
     let old = ExpectedAttachment::Stream(stream_id(store_fixture, 0, 1));
     for what in [ReleaseScope::All, ReleaseScope::ExpireNow] {
         let left = release_via(store_fixture, &lease, what, old).await;
-        assert_eq!(left, Released::Elsewhere);
+        assert_eq!(left, Err(LeaseRejection::Elsewhere));
     }
     expect_renewed_via(store_fixture, &lease, 1, 1).await;
     let new = ExpectedAttachment::Stream(stream_id(store_fixture, 1, 1));
     let left = release_via(store_fixture, &lease, ReleaseScope::All, new).await;
-    assert_eq!(left, Released::Now { hold_count: 0 });
+    assert_eq!(left, released_now(0));
 }
 
 pub async fn a_lease_on_a_stream_is_changed_there_only(store_fixture: &StoreFixture) {
@@ -347,10 +350,10 @@ pub async fn a_lease_on_a_stream_is_changed_there_only(store_fixture: &StoreFixt
     assert_eq!(store_fixture.expect_reentered(0, &entry).await, 2);
     let part = ReleaseScope::Entry(call.request);
     let left = release_via(store_fixture, &lease, part, ExpectedAttachment::None).await;
-    assert_eq!(left, Released::Elsewhere);
+    assert_eq!(left, Err(LeaseRejection::Elsewhere));
     let here = ExpectedAttachment::Stream(stream_id(store_fixture, 0, 1));
     let left = release_via(store_fixture, &lease, part, here).await;
-    assert_eq!(left, Released::Now { hold_count: 1 });
+    assert_eq!(left, released_now(1));
     let left = release_via(
         store_fixture,
         &lease,
@@ -358,7 +361,7 @@ pub async fn a_lease_on_a_stream_is_changed_there_only(store_fixture: &StoreFixt
         ExpectedAttachment::Any,
     )
     .await;
-    assert_eq!(left, Released::Now { hold_count: 0 });
+    assert_eq!(left, released_now(0));
 }
 
 pub async fn a_lapse_ends_the_lease_like_an_expiry(store_fixture: &StoreFixture) {
@@ -367,18 +370,18 @@ pub async fn a_lapse_ends_the_lease_like_an_expiry(store_fixture: &StoreFixture)
     store_fixture.expect_queued(1, &waiter).await;
     let here = ExpectedAttachment::Stream(stream_id(store_fixture, 0, 1));
     let left = release_via(store_fixture, &lease, ReleaseScope::ExpireNow, here).await;
-    assert_eq!(left, Released::Now { hold_count: 0 });
+    assert_eq!(left, released_now(0));
     store_fixture.claim_next_hand_off(1, &waiter).await;
     assert_eq!(
         renew_via(store_fixture, &lease, 0, 1).await,
-        Renewed::Expired
+        Err(LeaseRejection::Expired)
     );
     assert_eq!(
         store_fixture.acquire(0, &new_attempt(&call)).await,
         Acquired::Ended
     );
     let left = release_via(store_fixture, &lease, ReleaseScope::ExpireNow, here).await;
-    assert_eq!(left, Released::Expired);
+    assert_eq!(left, Err(LeaseRejection::Expired));
 }
 
 pub async fn a_lapse_is_followed_by_the_lock_delay(store_fixture: &StoreFixture) {
@@ -386,7 +389,8 @@ pub async fn a_lapse_is_followed_by_the_lock_delay(store_fixture: &StoreFixture)
     let call = call_on_stream(stream_id(store_fixture, 0, 1), 1, call);
     let lease = store_fixture.expect_granted(0, &call).await;
     let here = ExpectedAttachment::Stream(stream_id(store_fixture, 0, 1));
-    release_via(store_fixture, &lease, ReleaseScope::ExpireNow, here).await;
+    let left = release_via(store_fixture, &lease, ReleaseScope::ExpireNow, here).await;
+    assert_eq!(left, released_now(0));
     store_fixture.advance_ms(5_000 - SLACK_MS).await;
     store_fixture.expect_held(1, &store_fixture.call()).await;
     store_fixture.advance_ms(SLACK_MS).await;
@@ -418,7 +422,7 @@ pub async fn a_renewal_returns_the_disconnect_grace_and_the_queue_length(
     store_fixture
         .expect_queued(1, &store_fixture.waiting_call())
         .await;
-    let Renewed::Extended(grant) = store_fixture.renew(1, &lease).await else {
+    let Ok(grant) = store_fixture.renew(1, &lease).await else {
         panic!("it is held");
     };
     assert_eq!(
@@ -429,7 +433,7 @@ pub async fn a_renewal_returns_the_disconnect_grace_and_the_queue_length(
         stream: stream_id(store_fixture, 1, 1),
         number: 1,
     };
-    let Attached::Attached(grant) = store_fixture
+    let Ok(grant) = store_fixture
         .store(1)
         .attach(&lease, on)
         .await

@@ -3,10 +3,12 @@
 use std::{collections::BTreeMap, fmt};
 
 use leasehold_server::{
-    lock::{AcquireCommand, FencingToken, LeaseId, LockState, PROVISIONAL_GRANT_MS, expiry_ms},
+    lock::{
+        AcquireCommand, FencingToken, Grant, LeaseId, LockState, PROVISIONAL_GRANT_MS, expiry_ms,
+    },
     store::{
-        Acquired, Attached, Cancelled, Checked, HandOff, LeaseEndCause, LeaseEndEvent, LimitSet,
-        Rejected, Released, Renewed, Revoked, VoteReply,
+        Acquired, Cancelled, Checked, HandOff, LeaseEndCause, LeaseEndEvent, LeaseRejection,
+        LeaseReply, LimitSet, Rejected, Released, Revoked, VoteReply,
     },
 };
 
@@ -14,7 +16,7 @@ use super::steps::{Step, StoreCommand, StoreReply};
 
 /// Number of occurrences of each outcome.
 #[derive(Debug, Default)]
-pub struct OutcomeCounts(BTreeMap<&'static str, u64>);
+pub struct OutcomeCounts(BTreeMap<String, u64>);
 
 /// State of the current sequence that the tally needs.
 #[derive(Debug, Default)]
@@ -35,7 +37,7 @@ impl OutcomeCounts {
 
     pub fn add(&mut self, other: &Self) {
         for (outcome, count) in &other.0 {
-            *self.0.entry(outcome).or_default() += count;
+            *self.0.entry(outcome.clone()).or_default() += count;
         }
     }
 
@@ -93,28 +95,21 @@ impl OutcomeCounts {
                 LimitSet::Set { .. } => "set limit",
                 LimitSet::Mismatch => "set limit: mismatch",
             }),
-            StoreReply::Revoke(Ok(done)) => self.increment(match done.reply {
-                Revoked::Taken { .. } => "revoke: taken",
-                Revoked::Already => "revoke: already",
-                Revoked::Expired => "revoke: expired",
-                Revoked::Released => "revoke: released",
-                Revoked::NotFound => "revoke: not found",
-            }),
+            StoreReply::Revoke(Ok(done)) => match &done.reply {
+                Ok(Revoked::Taken(_)) => self.increment("revoke: taken"),
+                Ok(Revoked::Already) => self.increment("revoke: already"),
+                Err(rejection) => self.count_lease_rejection("revoke", rejection),
+            },
             StoreReply::Check(Ok(done)) => self.increment(match done.reply {
                 Checked::Live { .. } => "check: live",
                 Checked::Stale { .. } => "check: stale",
                 Checked::Unknown => "check: unknown",
             }),
-            StoreReply::Attach(Ok(done)) => self.increment(match done.reply {
-                Attached::Attached(_) if done.moved.is_some() => "attach: moved",
-                Attached::Attached(_) => "attach: attached",
-                Attached::Stale => "attach: stale",
-                Attached::MaxHold => "attach: max_hold",
-                Attached::Revoked { .. } => "attach: revoked",
-                Attached::Expired => "attach: expired",
-                Attached::Released => "attach: released",
-                Attached::NotFound => "attach: not found",
-            }),
+            StoreReply::Attach(Ok(done)) => match &done.reply {
+                Ok(_) if done.moved.is_some() => self.increment("attach: moved"),
+                Ok(_) => self.increment("attach: attached"),
+                Err(rejection) => self.count_lease_rejection("attach", rejection),
+            },
             StoreReply::Get(_) => self.increment("get"),
             StoreReply::Acquire(_)
             | StoreReply::Vote(_)
@@ -144,17 +139,30 @@ impl OutcomeCounts {
         watch.update(step, seen[1]);
     }
 
-    fn count_released(&mut self, released: &Released) {
-        self.increment(match released {
-            Released::Now { hold_count: 0 } => "release: now",
-            Released::Now { .. } => "release: an entry",
-            Released::Already { hold_count: 0 } => "release: already",
-            Released::Already { .. } => "release: an entry already",
-            Released::Elsewhere => "release: elsewhere",
-            Released::Expired => "release: expired",
-            Released::Revoked { .. } => "release: revoked",
-            Released::NotFound => "release: not found",
-        });
+    fn count_released(&mut self, reply: &LeaseReply<Released>) {
+        match reply {
+            Ok(released) => {
+                self.increment(match (released.already_released, released.hold_count) {
+                    (false, 0) => "release: now",
+                    (false, _) => "release: an entry",
+                    (true, 0) => "release: already",
+                    (true, _) => "release: an entry already",
+                })
+            }
+            Err(rejection) => self.count_lease_rejection("release", rejection),
+        }
+    }
+
+    fn count_lease_rejection(&mut self, verb: &str, rejection: &LeaseRejection) {
+        let reason = match rejection {
+            LeaseRejection::Elsewhere => "elsewhere",
+            LeaseRejection::MaxHold => "max_hold",
+            LeaseRejection::Revoked { .. } => "revoked",
+            LeaseRejection::Expired => "expired",
+            LeaseRejection::Released => "released",
+            LeaseRejection::NotFound => "not found",
+        };
+        self.increment(&format!("{verb}: {reason}"));
     }
 
     fn count_cancelled(&mut self, cancelled: Cancelled) {
@@ -311,23 +319,18 @@ impl OutcomeCounts {
         }
     }
 
-    fn count_renewed(&mut self, watch: &mut SequenceState, step: &Step, renewed: &Renewed) {
+    fn count_renewed(&mut self, watch: &mut SequenceState, step: &Step, reply: &LeaseReply<Grant>) {
         let (StoreCommand::Renew(lease, ..) | StoreCommand::RenewForClient(lease, ..)) = &step.verb
         else {
             return;
         };
         let claims = watch.is_provisional(lease.fencing_token);
-        self.increment(match renewed {
-            Renewed::Extended(_) if claims => "renew: claimed",
-            Renewed::Extended(_) => "renew: extended",
-            Renewed::Elsewhere => "renew: elsewhere",
-            Renewed::MaxHold => "renew: max_hold",
-            Renewed::Revoked { .. } => "renew: revoked",
-            Renewed::Expired => "renew: expired",
-            Renewed::Released => "renew: released",
-            Renewed::NotFound => "renew: not found",
-        });
-        if matches!(renewed, Renewed::Extended(_)) {
+        match reply {
+            Ok(_) if claims => self.increment("renew: claimed"),
+            Ok(_) => self.increment("renew: extended"),
+            Err(rejection) => self.count_lease_rejection("renew", rejection),
+        }
+        if reply.is_ok() {
             watch.claim(lease.fencing_token);
         }
     }
@@ -352,14 +355,19 @@ impl OutcomeCounts {
         }
     }
 
-    fn count_if(&mut self, occurred: bool, outcome: &'static str) {
+    fn count_if(&mut self, occurred: bool, outcome: &str) {
         if occurred {
             self.increment(outcome);
         }
     }
 
-    fn increment(&mut self, outcome: &'static str) {
-        *self.0.entry(outcome).or_default() += 1;
+    fn increment(&mut self, outcome: &str) {
+        match self.0.get_mut(outcome) {
+            Some(count) => *count += 1,
+            None => {
+                self.0.insert(outcome.to_owned(), 1);
+            }
+        }
     }
 }
 
@@ -372,14 +380,11 @@ impl SequenceState {
             (
                 StoreReply::Renew(Ok(done)),
                 StoreCommand::Renew(lease, ..) | StoreCommand::RenewForClient(lease, ..),
-            ) => {
-                matches!(done.reply, Renewed::Extended(_))
-                    && self.is_provisional(lease.fencing_token)
-            }
+            ) => done.reply.is_ok() && self.is_provisional(lease.fencing_token),
             (StoreReply::Attach(Ok(done)), _) => {
                 matches!(
                     &done.reply,
-                    Attached::Attached(grant) if grant.disconnect_grace_ms.is_some()
+                    Ok(grant) if grant.disconnect_grace_ms.is_some()
                 )
             }
             (StoreReply::Check(Ok(done)), _) => matches!(done.reply, Checked::Live { .. }),

@@ -2,12 +2,12 @@
 
 use leasehold_server::{
     lock::{
-        AcquireCommand, Attachment, AttemptId, BrokerId, ExpectedAttachment, FencingToken,
+        AcquireCommand, Attachment, AttemptId, BrokerId, ExpectedAttachment, FencingToken, Grant,
         LeaseRef, LockKey, LockState, ReleaseScope, RequestHash, RevokeCommand, Ttl,
     },
     store::{
-        Acquired, Attached, Cancelled, Checked, HandOff, LimitSet, Outcome, Rejected, Released,
-        Renewed, Revoked, Touched, Vote, VoteReply,
+        Acquired, Cancelled, Checked, HandOff, LeaseReply, LimitSet, Outcome, Rejected, Released,
+        Revoked, Touched, Vote, VoteReply,
         memory::{
             context::{Bounds, Context, Grants},
             record::Record,
@@ -91,13 +91,13 @@ pub enum StoreCommand {
 pub enum StoreReply {
     Acquire(CommandResult<Acquired>),
     Vote(CommandResult<VoteReply>),
-    Renew(CommandResult<Renewed>),
-    Attach(CommandResult<Attached>),
-    Release(CommandResult<Released>),
+    Renew(CommandResult<LeaseReply<Grant>>),
+    Attach(CommandResult<LeaseReply<Grant>>),
+    Release(CommandResult<LeaseReply<Released>>),
     Cancel(CommandResult<Cancelled>),
     Touch(CommandResult<Touched>),
     SetLimit(CommandResult<LimitSet>),
-    Revoke(CommandResult<Revoked>),
+    Revoke(CommandResult<LeaseReply<Revoked>>),
     Get(CommandResult<Option<LockState>>),
     Check(CommandResult<Checked>),
     /// The error text of a failed script.
@@ -185,7 +185,7 @@ impl StoreReply {
                 matches!(done.reply, Cancelled::Freed | Cancelled::Dequeued)
             }
             Self::Revoke(Ok(done)) => {
-                matches!(done.reply, Revoked::Taken { .. })
+                matches!(done.reply, Ok(Revoked::Taken(_)))
             }
             Self::Acquire(_) | Self::Vote(_) | Self::Renew(_) | Self::Attach(_) => false,
             Self::Cancel(Err(_)) | Self::Revoke(Err(_)) | Self::Touch(_) => false,

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use leasehold_server::{
     lock::{Attachment, ExpectedAttachment, FencingToken, LeaseRef, ReleaseScope},
-    store::HandOff,
+    store::{HandOff, LeaseRejection},
 };
 
 pub use self::{
@@ -150,6 +150,19 @@ pub enum Failure {
     Rejected,
     /// The outcome is unknown, or a repeat can succeed.
     Unavailable,
+}
+
+impl From<&LeaseRejection> for Failure {
+    fn from(rejection: &LeaseRejection) -> Self {
+        match rejection {
+            LeaseRejection::Elsewhere => Self::StaleAttach,
+            LeaseRejection::MaxHold => Self::MaxHold,
+            LeaseRejection::Revoked { .. } => Self::LeaseRevoked,
+            LeaseRejection::Expired => Self::LeaseExpired,
+            LeaseRejection::Released => Self::LeaseReleased,
+            LeaseRejection::NotFound => Self::LeaseNotFound,
+        }
+    }
 }
 
 impl Failure {

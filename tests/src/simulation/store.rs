@@ -13,12 +13,12 @@ use async_trait::async_trait;
 use leasehold_server::{
     lock::{
         AcquireCommand, Attachment, AttemptId, BrokerId, COMMAND_DEADLINE_MS, DeploymentKey,
-        ExpectedAttachment, FencingToken, Filter, LeaseRef, LockKey, LockState, ReleaseScope,
-        RequestHash, RevokeCommand, Ttl, expiry_ms,
+        ExpectedAttachment, FencingToken, Filter, Grant, LeaseRef, LockKey, LockState,
+        ReleaseScope, RequestHash, RevokeCommand, Ttl, expiry_ms,
     },
     store::{
-        Acquired, Attached, Cancelled, Checked, Cursor, EraId, Event, LimitSet, Listed, Listener,
-        Released, Renewed, Revoked, Store, StoreError, Touched,
+        Acquired, Cancelled, Checked, Cursor, EraId, Event, LeaseReply, LimitSet, Listed, Listener,
+        Released, Revoked, Store, StoreError, Touched,
         memory::{Memory, MemoryStore, SavedRecords},
     },
 };
@@ -327,7 +327,7 @@ impl Store for FaultyStore {
         lease: &LeaseRef,
         ttl: Option<Ttl>,
         via: ExpectedAttachment,
-    ) -> Result<Renewed, StoreError> {
+    ) -> Result<LeaseReply<Grant>, StoreError> {
         let command = command!(store, [lease, ttl, via], store.renew(&lease, ttl, via));
         self.send(true, command).await
     }
@@ -337,11 +337,15 @@ impl Store for FaultyStore {
         lease: &LeaseRef,
         ttl: Option<Ttl>,
         via: ExpectedAttachment,
-    ) -> Result<Renewed, StoreError> {
+    ) -> Result<LeaseReply<Grant>, StoreError> {
         self.renew(lease, ttl, via).await
     }
 
-    async fn attach(&self, lease: &LeaseRef, to: Attachment) -> Result<Attached, StoreError> {
+    async fn attach(
+        &self,
+        lease: &LeaseRef,
+        to: Attachment,
+    ) -> Result<LeaseReply<Grant>, StoreError> {
         let command = command!(store, [lease, to], store.attach(&lease, to));
         self.send(true, command).await
     }
@@ -351,7 +355,7 @@ impl Store for FaultyStore {
         lease: &LeaseRef,
         release: ReleaseScope,
         via: ExpectedAttachment,
-    ) -> Result<Released, StoreError> {
+    ) -> Result<LeaseReply<Released>, StoreError> {
         let command = command!(
             store,
             [lease, release, via],
@@ -387,7 +391,7 @@ impl Store for FaultyStore {
         self.send(true, command).await
     }
 
-    async fn revoke(&self, revoke: &RevokeCommand) -> Result<Revoked, StoreError> {
+    async fn revoke(&self, revoke: &RevokeCommand) -> Result<LeaseReply<Revoked>, StoreError> {
         self.send(true, command!(store, [revoke], store.revoke(&revoke)))
             .await
     }

@@ -14,12 +14,12 @@ use async_trait::async_trait;
 use leasehold_server::{
     lock::{
         AcquireCommand, Attachment, AttemptId, BrokerId, DeploymentKey, ExpectedAttachment,
-        FencingToken, Filter, LeaseRef, LockKey, LockState, ReleaseScope, RequestHash,
+        FencingToken, Filter, Grant, LeaseRef, LockKey, LockState, ReleaseScope, RequestHash,
         RevokeCommand, Ttl,
     },
     store::{
-        Acquired, Attached, Cancelled, Checked, Cursor, LimitSet, Listed, Listener, Released,
-        Renewed, Revoked, Store, StoreError, Touched,
+        Acquired, Cancelled, Checked, Cursor, LeaseReply, LimitSet, Listed, Listener, Released,
+        Revoked, Store, StoreError, Touched,
         redis::{RedisStore, connection::RedisConfig, scripts::Scripts},
     },
 };
@@ -136,7 +136,7 @@ impl Store for SkewedStore {
         lease: &LeaseRef,
         ttl: Option<Ttl>,
         via: ExpectedAttachment,
-    ) -> Result<Renewed, StoreError> {
+    ) -> Result<LeaseReply<Grant>, StoreError> {
         self.store_with_skew(&lease.lock)
             .await
             .renew(lease, ttl, via)
@@ -148,14 +148,18 @@ impl Store for SkewedStore {
         lease: &LeaseRef,
         ttl: Option<Ttl>,
         via: ExpectedAttachment,
-    ) -> Result<Renewed, StoreError> {
+    ) -> Result<LeaseReply<Grant>, StoreError> {
         self.store_with_skew(&lease.lock)
             .await
             .renew_for_client(lease, ttl, via)
             .await
     }
 
-    async fn attach(&self, lease: &LeaseRef, to: Attachment) -> Result<Attached, StoreError> {
+    async fn attach(
+        &self,
+        lease: &LeaseRef,
+        to: Attachment,
+    ) -> Result<LeaseReply<Grant>, StoreError> {
         self.store_with_skew(&lease.lock)
             .await
             .attach(lease, to)
@@ -167,7 +171,7 @@ impl Store for SkewedStore {
         lease: &LeaseRef,
         release: ReleaseScope,
         via: ExpectedAttachment,
-    ) -> Result<Released, StoreError> {
+    ) -> Result<LeaseReply<Released>, StoreError> {
         self.store_with_skew(&lease.lock)
             .await
             .release(lease, release, via)
@@ -197,7 +201,7 @@ impl Store for SkewedStore {
             .await
     }
 
-    async fn revoke(&self, revoke: &RevokeCommand) -> Result<Revoked, StoreError> {
+    async fn revoke(&self, revoke: &RevokeCommand) -> Result<LeaseReply<Revoked>, StoreError> {
         self.store_with_skew(&revoke.lock)
             .await
             .revoke(revoke)

@@ -9,7 +9,7 @@ use std::{
 use leasehold_server::{
     lock::{AcquireCommand, BrokerId, ExpectedAttachment, LeaseRef, ReleaseScope},
     store::{
-        Acquired, Event, HandOff, Released, Renewed, Store,
+        Acquired, Event, HandOff, Store,
         redis::{RedisStore, scripts::Scripts},
     },
 };
@@ -19,7 +19,9 @@ use leasehold_tests::{
         shared_server::{own_redis, redis_config},
     },
     scale::print_figures,
-    store_fixture::{LONG_MS, TTL_MAX_MS, events, lease_of, lock_key, new_call, with_ttl},
+    store_fixture::{
+        LONG_MS, TTL_MAX_MS, events, lease_of, lock_key, new_call, released_now, with_ttl,
+    },
 };
 use tokio::{sync::mpsc, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -122,7 +124,7 @@ impl CostQueue {
                 .store
                 .release(&holder, ReleaseScope::All, ExpectedAttachment::Any)
                 .await;
-            assert_eq!(released, Ok(Released::Now { hold_count: 0 }));
+            assert_eq!(released, Ok(released_now(0)));
             let between = counts(redis).await;
             (at, holder) = self.complete_hand_off(at).await;
             let after = counts(redis).await;
@@ -185,7 +187,7 @@ impl CostQueue {
                 .store
                 .renew(&lease, None, ExpectedAttachment::Any)
                 .await;
-            assert!(matches!(claimed, Ok(Renewed::Extended(_))), "{claimed:?}");
+            assert!(matches!(claimed, Ok(Ok(_))), "{claimed:?}");
         }
         (n, lease)
     }

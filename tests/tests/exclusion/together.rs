@@ -7,13 +7,13 @@ use futures::future::join_all;
 use leasehold_server::{
     lock::{AcquireCommand, BrokerId, ExpectedAttachment, ReleaseScope},
     store::{
-        Acquired, Released, Store, StoreError,
+        Acquired, Store, StoreError,
         redis::{RedisStore, scripts::Scripts},
     },
 };
 use leasehold_tests::{
     redis::{connection::RedisConnection, server::RedisServer, shared_server::config_of},
-    store_fixture::{TTL_MAX_MS, lease_of, lock_key, new_call, with_ttl},
+    store_fixture::{TTL_MAX_MS, lease_of, lock_key, new_call, released_now, with_ttl},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -127,7 +127,7 @@ async fn what_fails_for_one_lock_of_several_fails_for_no_other() {
             .release(held, ReleaseScope::All, ExpectedAttachment::Any)
     };
     for released in join_all(releases.iter().map(release)).await {
-        assert_eq!(released, Ok(Released::Now { hold_count: 0 }));
+        assert_eq!(released, Ok(released_now(0)));
     }
     // Each release has ended the hold with the token of its own lock.
     for held in releases.iter().take(BATCHED_CALLS) {

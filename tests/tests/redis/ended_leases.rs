@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_server::{
     lock::{BrokerId, ExpectedAttachment, LockKey, ReleaseScope},
     store::{
-        Acquired, Released, Store,
+        Acquired, Store,
         redis::{RedisStore, scripts::Scripts},
     },
 };
@@ -14,7 +14,7 @@ use leasehold_tests::{
         connection::RedisConnection,
         shared_server::{own_redis, redis_config},
     },
-    store_fixture::{lease_of, lock_key, new_call},
+    store_fixture::{lease_of, lock_key, new_call, released_now},
 };
 use tokio::time::sleep;
 use tokio_util::{
@@ -69,10 +69,7 @@ impl Fixture {
                 .store
                 .release(&held, ReleaseScope::All, ExpectedAttachment::Any)
                 .await;
-            assert_eq!(
-                released.expect("its holder"),
-                Released::Now { hold_count: 0 }
-            );
+            assert_eq!(released.expect("its holder"), released_now(0));
         }
     }
 

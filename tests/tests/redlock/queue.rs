@@ -9,7 +9,7 @@ use leasehold_server::{
         ExpectedAttachment, INSPECT_ENTRIES_MAX, Lease, LeaseRef, LockError, LockFailure, LockKey,
         ReleaseScope, Ttl,
     },
-    store::{Cancelled, Renewed, Store as _},
+    store::{Cancelled, Store as _},
 };
 use leasehold_tests::{
     redlock::{
@@ -101,7 +101,7 @@ async fn calls_of_one_broker_are_granted_in_the_order_in_which_they_came() {
             .store
             .renew(&first, None, ExpectedAttachment::None)
             .await;
-        assert!(matches!(renewed, Ok(Renewed::Extended(_))), "{renewed:?}");
+        assert!(matches!(renewed, Ok(Ok(_))), "{renewed:?}");
     }
     let state = broker.store.get(&lock).await.expect("a quorum answers");
     let places: Vec<_> = state
@@ -196,7 +196,7 @@ async fn a_wait_that_is_over_leaves_nothing_behind() {
         };
         assert_eq!(contention.queue_length, 0);
         let renewed = one.store.renew(&held, None, ExpectedAttachment::None).await;
-        assert!(matches!(renewed, Ok(Renewed::Extended(_))), "{renewed:?}");
+        assert!(matches!(renewed, Ok(Ok(_))), "{renewed:?}");
     }
     one.expect_released(&held).await;
     let next = immediate_call(&lock);

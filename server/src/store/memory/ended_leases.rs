@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use super::{context::Context, record::Record, tombstones::TombstoneKey};
 use crate::{
     lock::{AcquireCommand, LeaseBinding, LeaseId, LeaseRef, TOMBSTONE_MS},
-    store::Released,
+    store::LeaseRejection,
 };
 
 /// Time for which ended leases are stored after they no longer count, so that setting the clock
@@ -108,30 +108,32 @@ impl EndedLeases {
 
 impl Record {
     /// Returns how the hold with this token ended, if its end is retained.
-    pub(super) fn ended(&self, lease: &LeaseRef, context: &Context) -> Released {
+    pub(super) fn ended(&self, lease: &LeaseRef, context: &Context) -> LeaseRejection {
         let held = self.holders.by_lease(lease.lease_id);
         // A lock is added to its lease again only after a release.
         if held.is_some_and(|held| held.fencing_token > lease.fencing_token)
             && self.was_released(lease.lease_id, context)
         {
-            return Released::Already { hold_count: 0 };
+            return LeaseRejection::Released;
         }
         self.ended_lease(lease.lease_id, context)
     }
 
     /// Returns how a lease that does not hold the lock ended, if its end is retained.
-    pub(super) fn ended_lease(&self, lease_id: LeaseId, context: &Context) -> Released {
+    pub(super) fn ended_lease(&self, lease_id: LeaseId, context: &Context) -> LeaseRejection {
         if self.holders.by_lease(lease_id).is_some() {
-            Released::NotFound
+            LeaseRejection::NotFound
         } else if self.was_expired(lease_id, context) {
             // Expiry is checked before release: a lock can be added to its lease again after a
             // release, but not after an expiry.
-            let reason = self.expired.reason(&lease_id);
-            reason.map_or(Released::Expired, |reason| Released::Revoked { reason })
+            match self.expired.reason(&lease_id) {
+                Some(reason) => LeaseRejection::Revoked { reason },
+                None => LeaseRejection::Expired,
+            }
         } else if self.was_released(lease_id, context) {
-            Released::Already { hold_count: 0 }
+            LeaseRejection::Released
         } else {
-            Released::NotFound
+            LeaseRejection::NotFound
         }
     }
 

@@ -100,7 +100,7 @@ mod tests {
     use crate::{
         lock::{BrokerId, EXPIRED_MAX, ExpectedAttachment, LeaseRef, expiry_ms},
         store::{
-            Acquired, Renewed, Store as _,
+            Acquired, LeaseRejection, Store as _,
             memory::Memory,
             stub::{acquire, lock},
         },
@@ -128,7 +128,7 @@ mod tests {
         let mut remembered = 0;
         for lease in &leases {
             let renewed = store.renew(lease, None, ExpectedAttachment::Any).await;
-            remembered += usize::from(renewed == Ok(Renewed::Expired));
+            remembered += usize::from(renewed == Ok(Err(LeaseRejection::Expired)));
         }
         assert_eq!(remembered, leases_max);
     }

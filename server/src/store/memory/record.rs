@@ -21,8 +21,8 @@ use crate::{
         ReleaseScope, RequestHash, Ttl,
     },
     store::{
-        Acquired, Cancelled, ChangeKind, HandOff, LeaseEndEvent, Outcome, Rejected, Released,
-        Renewed, Touched, Vote,
+        Acquired, Cancelled, ChangeKind, HandOff, LeaseEndEvent, LeaseRejection, LeaseReply,
+        Outcome, Rejected, Released, Touched, Vote,
     },
 };
 
@@ -173,7 +173,7 @@ impl Record {
         lease: &LeaseRef,
         ttl: Option<Ttl>,
         via: ExpectedAttachment,
-    ) -> Result<Renewed, Rejected> {
+    ) -> Result<LeaseReply<Grant>, Rejected> {
         context.check_deadline()?;
         let now = context.now();
         self.expire(context);
@@ -181,21 +181,12 @@ impl Record {
         let is_claim = self.is_provisional(lease.lease_id);
         if self.holds(lease) && !(is_claim && context.check_era().is_err()) {
             if self.is_on_other_stream(lease, via) {
-                return Ok(Renewed::Elsewhere);
+                return Ok(Err(LeaseRejection::Elsewhere));
             }
             let extended = self.extend(lease.lease_id, now, ttl);
-            return Ok(match (extended, self.revoke_reason(lease.lease_id)) {
-                (Some(grant), _) => Renewed::Extended(grant),
-                (None, Some(reason)) => Renewed::Revoked { reason },
-                (None, None) => Renewed::MaxHold,
-            });
+            return Ok(extended.ok_or_else(|| self.hold_limit_rejection(lease.lease_id)));
         }
-        Ok(match self.ended(lease, context) {
-            Released::Already { .. } => Renewed::Released,
-            Released::Expired => Renewed::Expired,
-            Released::Revoked { reason } => Renewed::Revoked { reason },
-            Released::Now { .. } | Released::Elsewhere | Released::NotFound => Renewed::NotFound,
-        })
+        Ok(Err(self.ended(lease, context)))
     }
 
     /// Renews a lease for a client that has received it, at a node of a RedLock store. See
@@ -206,10 +197,10 @@ impl Record {
         lease: &LeaseRef,
         ttl: Option<Ttl>,
         via: ExpectedAttachment,
-    ) -> Result<Renewed, Rejected> {
+    ) -> Result<LeaseReply<Grant>, Rejected> {
         let renewed = self.renew(context, lease, ttl, via)?;
-        if let (Renewed::Extended(_), Some(held)) =
-            (&renewed, self.holders.by_lease_mut(lease.lease_id))
+        if renewed.is_ok()
+            && let Some(held) = self.holders.by_lease_mut(lease.lease_id)
         {
             held.entries[0].attempts.add_unlisted(context.broker);
         }
@@ -223,13 +214,21 @@ impl Record {
         lease: &LeaseRef,
         release: ReleaseScope,
         via: ExpectedAttachment,
-    ) -> Outcome<Released> {
+    ) -> Outcome<LeaseReply<Released>> {
         self.expire(context);
         self.expire_lease(context, lease.lease_id);
         let released = match self.holds(lease) {
-            true if self.is_on_other_stream(lease, via) => Released::Elsewhere,
+            true if self.is_on_other_stream(lease, via) => Err(LeaseRejection::Elsewhere),
             true => self.release_entries(lease, release, context),
-            false => self.ended(lease, context),
+            false => Err(self.ended(lease, context)),
+        };
+        // A repeated release succeeds.
+        let released = match released {
+            Err(LeaseRejection::Released) => Ok(Released {
+                already_released: true,
+                hold_count: 0,
+            }),
+            Ok(_) | Err(_) => released,
         };
         self.grant_and_reply(context, released)
     }
@@ -462,9 +461,13 @@ impl Record {
         self.grant_of(lease_id, now)
     }
 
-    /// Returns the reason for which a holder was revoked, if it was.
-    pub(super) fn revoke_reason(&self, lease_id: LeaseId) -> Option<String> {
-        self.holders.by_lease(lease_id)?.revoke_reason.clone()
+    /// Returns the reason for which a holder is not extended further.
+    pub(super) fn hold_limit_rejection(&self, lease_id: LeaseId) -> LeaseRejection {
+        let held = self.holders.by_lease(lease_id);
+        match held.and_then(|held| held.revoke_reason.clone()) {
+            Some(reason) => LeaseRejection::Revoked { reason },
+            None => LeaseRejection::MaxHold,
+        }
     }
 
     /// Cancels a hand-off that the waiter has not claimed.

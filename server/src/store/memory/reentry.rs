@@ -12,7 +12,7 @@ use crate::{
         AcquireCommand, ExpectedAttachment, LeaseBinding, LeaseRef, ReleaseScope, RequestHash,
         expiry_ms,
     },
-    store::{Acquired, ChangeKind, Rejected, Released},
+    store::{Acquired, ChangeKind, LeaseRejection, LeaseReply, Rejected, Released},
 };
 
 impl Record {
@@ -77,10 +77,10 @@ impl Record {
         lease: &LeaseRef,
         release: ReleaseScope,
         context: &Context,
-    ) -> Released {
+    ) -> LeaseReply<Released> {
         let now = context.now();
         let Some(held) = self.holders.by_lease(lease.lease_id) else {
-            return Released::NotFound;
+            return Err(LeaseRejection::NotFound);
         };
         let (until_ms, added) = (now + expiry_ms(held.ttl_ms), held.added_to_lease);
         // After a loss of data the holder may rely on an entry that is not recorded.
@@ -110,8 +110,10 @@ impl Record {
                 .insert(TombstoneKey::Request(request), context);
         }
         if !has_entry {
-            let hold_count = self.hold_count(lease);
-            return Released::Already { hold_count };
+            return Ok(Released {
+                already_released: true,
+                hold_count: self.hold_count(lease),
+            });
         }
         let freed = match release {
             ReleaseScope::Entry(request) => self.remove_entry(request, change),
@@ -142,7 +144,10 @@ impl Record {
         if hold_count == 0 && !may_be_added_again && release != ReleaseScope::ExpireNow {
             self.record_released(lease.lease_id, context);
         }
-        Released::Now { hold_count }
+        Ok(Released {
+            already_released: false,
+            hold_count,
+        })
     }
 
     /// Removes an entry, and with the last entry the holder.

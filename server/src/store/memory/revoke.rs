@@ -3,7 +3,7 @@
 use super::{context::Context, record::Record};
 use crate::{
     lock::{LeaseId, RevokeCommand, RevokeMode},
-    store::{Outcome, Rejected, Released, Revoked},
+    store::{LeaseRejection, LeaseReply, Outcome, Rejected, Revoked, RevokedLease},
 };
 
 impl Record {
@@ -12,7 +12,7 @@ impl Record {
         &mut self,
         context: &Context,
         revoke: &RevokeCommand,
-    ) -> Result<Outcome<Revoked>, Rejected> {
+    ) -> Result<Outcome<LeaseReply<Revoked>>, Rejected> {
         context.check_deadline()?;
         let now = context.now();
         self.expire(context);
@@ -24,11 +24,11 @@ impl Record {
                 self.not_revoked(revoke.lease_id, context),
             ));
         };
-        let revoked = Revoked::Taken {
+        let revoked = Ok(Revoked::Taken(RevokedLease {
             holder: Box::new(holder),
             queue_length: self.queue.len(),
             on,
-        };
+        }));
         if revoke.mode == RevokeMode::DryRun {
             return Ok(Outcome::reply_only(revoked));
         }
@@ -56,12 +56,11 @@ impl Record {
         held.revoke_reason = Some(revoke.reason.clone());
     }
 
-    fn not_revoked(&self, lease_id: LeaseId, context: &Context) -> Revoked {
-        match self.ended_lease(lease_id, context) {
-            Released::Revoked { .. } => Revoked::Already,
-            Released::Expired => Revoked::Expired,
-            Released::Already { .. } => Revoked::Released,
-            Released::Now { .. } | Released::Elsewhere | Released::NotFound => Revoked::NotFound,
+    fn not_revoked(&self, lease_id: LeaseId, context: &Context) -> LeaseReply<Revoked> {
+        let rejection = self.ended_lease(lease_id, context);
+        match matches!(rejection, LeaseRejection::Revoked { .. }) {
+            true => Ok(Revoked::Already),
+            false => Err(rejection),
         }
     }
 }

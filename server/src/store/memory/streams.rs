@@ -2,8 +2,8 @@
 
 use super::{context::Context, record::Record};
 use crate::{
-    lock::{Attachment, ExpectedAttachment, LeaseId, LeaseRef},
-    store::{Attached, MovedLease, Outcome, Rejected, Released},
+    lock::{Attachment, ExpectedAttachment, Grant, LeaseId, LeaseRef},
+    store::{LeaseRejection, LeaseReply, MovedLease, Outcome, Rejected},
 };
 
 impl Record {
@@ -13,7 +13,7 @@ impl Record {
         context: &Context,
         lease: &LeaseRef,
         to: Attachment,
-    ) -> Result<Outcome<Attached>, Rejected> {
+    ) -> Result<Outcome<LeaseReply<Grant>>, Rejected> {
         context.check_deadline()?;
         let now = context.now();
         self.expire(context);
@@ -21,25 +21,14 @@ impl Record {
         let held = self.holders.by_lease(lease.lease_id);
         let Some(held) = held.filter(|held| held.matches(lease) && held.queue_sequence.is_none())
         else {
-            return Ok(Outcome::reply_only(match self.ended(lease, context) {
-                Released::Already { .. } => Attached::Released,
-                Released::Expired => Attached::Expired,
-                Released::Revoked { reason } => Attached::Revoked { reason },
-                Released::Now { .. } | Released::Elsewhere | Released::NotFound => {
-                    Attached::NotFound
-                }
-            }));
+            return Ok(Outcome::reply_only(Err(self.ended(lease, context))));
         };
-        let attachment = Attachment::supersede(held.stream, Some(to));
-        let (Some(attachment), Some(grant)) = (attachment, self.grant_of(lease.lease_id, now))
-        else {
-            return Ok(Outcome::reply_only(
-                match (attachment, self.revoke_reason(lease.lease_id)) {
-                    (None, _) => Attached::Stale,
-                    (Some(_), Some(reason)) => Attached::Revoked { reason },
-                    (Some(_), None) => Attached::MaxHold,
-                },
-            ));
+        let Some(attachment) = Attachment::supersede(held.stream, Some(to)) else {
+            return Ok(Outcome::reply_only(Err(LeaseRejection::Elsewhere)));
+        };
+        let Some(grant) = self.grant_of(lease.lease_id, now) else {
+            let rejection = self.hold_limit_rejection(lease.lease_id);
+            return Ok(Outcome::reply_only(Err(rejection)));
         };
         // The lease may have ended after its disconnect grace, and the store may have lost that end
         // with its data.
@@ -48,7 +37,7 @@ impl Record {
         }
         Ok(Outcome {
             moved: self.attach_to(lease.lease_id, attachment),
-            ..Outcome::reply_only(Attached::Attached(grant))
+            ..Outcome::reply_only(Ok(grant))
         })
     }
 

@@ -10,10 +10,10 @@ use fred::{
 use self::fields::ReplyFields;
 pub(super) use self::fields::attachment;
 use crate::{
-    lock::{BrokerId, FencingToken, LockState, Mode, RequestHash, WaiterInfo},
+    lock::{BrokerId, FencingToken, Grant, LockState, Mode, RequestHash, WaiterInfo},
     store::{
-        Acquired, Attached, Cancelled, Checked, HandOff, LeaseEndEvent, LimitSet, Outcome,
-        Rejected, Released, Renewed, Revoked, StoreError, Touched, VoteReply,
+        Acquired, Cancelled, Checked, HandOff, LeaseEndEvent, LeaseReply, LimitSet, Outcome,
+        Rejected, Released, Revoked, RevokedLease, StoreError, Touched, VoteReply,
     },
 };
 
@@ -74,56 +74,39 @@ pub fn acquired(value: Value, me: BrokerId) -> Result<ScriptReply<Acquired>, Sto
     decode(value, me, |tag, fields| fields.acquired(tag))
 }
 
-pub fn renewed(value: Value, me: BrokerId) -> Result<ScriptReply<Renewed>, StoreError> {
+pub fn renewed(value: Value, me: BrokerId) -> Result<ScriptReply<LeaseReply<Grant>>, StoreError> {
     decode(value, me, |tag, fields| {
         Some(match tag {
-            "EXTENDED" => Renewed::Extended(fields.grant()?),
-            "ELSEWHERE" => Renewed::Elsewhere,
-            "MAXHOLD" => Renewed::MaxHold,
-            "REVOKED" => Renewed::Revoked {
-                reason: fields.text()?,
-            },
-            "EXPIRED" => Renewed::Expired,
-            "RELEASED" => Renewed::Released,
-            "NOTFOUND" => Renewed::NotFound,
-            _ => return None,
+            "EXTENDED" => Ok(fields.grant()?),
+            _ => Err(fields.lease_rejection(tag)?),
         })
     })
 }
 
-pub fn attached(value: Value, me: BrokerId) -> Result<ScriptReply<Attached>, StoreError> {
+pub fn attached(value: Value, me: BrokerId) -> Result<ScriptReply<LeaseReply<Grant>>, StoreError> {
     decode(value, me, |tag, fields| {
         Some(match tag {
             "ATTACHED" => {
                 fields.moved = fields.moved()?;
-                Attached::Attached(fields.grant()?)
+                Ok(fields.grant()?)
             }
-            "STALE" => Attached::Stale,
-            "MAXHOLD" => Attached::MaxHold,
-            "REVOKED" => Attached::Revoked {
-                reason: fields.text()?,
-            },
-            "EXPIRED" => Attached::Expired,
-            "RELEASED" => Attached::Released,
-            "NOTFOUND" => Attached::NotFound,
-            _ => return None,
+            _ => Err(fields.lease_rejection(tag)?),
         })
     })
 }
 
-pub fn released(value: Value, me: BrokerId) -> Result<ScriptReply<Released>, StoreError> {
+pub fn released(
+    value: Value,
+    me: BrokerId,
+) -> Result<ScriptReply<LeaseReply<Released>>, StoreError> {
     decode(value, me, |tag, fields| {
         let hold_count = fields.count()?;
         Some(match tag {
-            "NOW" => Released::Now { hold_count },
-            "ELSEWHERE" => Released::Elsewhere,
-            "RELEASED" => Released::Already { hold_count },
-            "REVOKED" => Released::Revoked {
-                reason: fields.text()?,
-            },
-            "EXPIRED" => Released::Expired,
-            "NOTFOUND" => Released::NotFound,
-            _ => return None,
+            "NOW" | "RELEASED" => Ok(Released {
+                already_released: tag == "RELEASED",
+                hold_count,
+            }),
+            _ => Err(fields.lease_rejection(tag)?),
         })
     })
 }
@@ -178,25 +161,23 @@ pub fn limit_set(value: Value, me: BrokerId) -> Result<ScriptReply<LimitSet>, St
     })
 }
 
-pub fn revoked(value: Value, me: BrokerId) -> Result<ScriptReply<Revoked>, StoreError> {
+pub fn revoked(value: Value, me: BrokerId) -> Result<ScriptReply<LeaseReply<Revoked>>, StoreError> {
     decode(value, me, |tag, fields| {
         Some(match tag {
             "TAKEN" => {
                 let mut holder = ReplyFields::of(fields.remaining.next()?);
-                Revoked::Taken {
+                Ok(Revoked::Taken(RevokedLease {
                     holder: Box::new(holder.holder(fields.count()?)?),
                     queue_length: fields.count()?,
                     on: match fields.text()?.as_str() {
                         "" => None,
                         stream => Some(attachment(stream)?),
                     },
-                }
+                }))
             }
-            "REVOKED" => Revoked::Already,
-            "EXPIRED" => Revoked::Expired,
-            "RELEASED" => Revoked::Released,
-            "NOTFOUND" => Revoked::NotFound,
-            _ => return None,
+            // Has no reason, in contrast to the other replies with this tag.
+            "REVOKED" => Ok(Revoked::Already),
+            _ => Err(fields.lease_rejection(tag)?),
         })
     })
 }

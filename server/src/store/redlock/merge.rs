@@ -4,8 +4,11 @@
 use super::quorum::{Collector, QuorumResult, no_quorum, quorum};
 use crate::{
     lock::{FencingToken, Grant, Holder, LockState},
-    store::{Attached, Checked, MovedLease, Outcome, Released, Renewed, StoreError},
+    store::{Checked, LeaseRejection, LeaseReply, MovedLease, Outcome, Released, StoreError},
 };
+
+/// Rank of the replies that a lease was revoked earlier. See [`decisiveness`].
+pub(super) const REVOKED_RANK: u8 = 3;
 
 /// Merges the grants of a quorum into one grant with the shortest validity.
 pub(super) fn one_grant(grants: &[Grant]) -> Option<Grant> {
@@ -25,127 +28,65 @@ pub(super) fn since_ms(token: FencingToken) -> u64 {
     token.get() / 1_000
 }
 
-pub(super) fn extended(outcome: Outcome<Renewed>) -> Result<Grant, Renewed> {
-    match outcome.reply {
-        Renewed::Extended(grant) => Ok(grant),
-        rejection @ (Renewed::Elsewhere
-        | Renewed::MaxHold
-        | Renewed::Revoked { .. }
-        | Renewed::Expired
-        | Renewed::Released
-        | Renewed::NotFound) => Err(rejection),
-    }
+/// Returns true if this rejection proves that the lease has ended or moved. `NotFound` proves
+/// nothing.
+pub(super) fn proves_lease_end(rejection: &LeaseRejection) -> bool {
+    *rejection != LeaseRejection::NotFound
 }
 
-/// Returns true if this reply proves that the lease has ended or moved. `NotFound` proves nothing.
-pub(super) fn knows_lease_ended_on_renew(rejection: &Renewed) -> bool {
+/// Returns the rank of a rejection. Rejections that fewer nodes can report rank higher. Only nodes
+/// that executed the release report it, and a node that missed the grant has no record.
+pub(super) fn decisiveness(rejection: &LeaseRejection) -> u8 {
     match rejection {
-        Renewed::Elsewhere
-        | Renewed::MaxHold
-        | Renewed::Revoked { .. }
-        | Renewed::Expired
-        | Renewed::Released => true,
-        Renewed::NotFound | Renewed::Extended(_) => false,
+        LeaseRejection::NotFound => 0,
+        LeaseRejection::Expired => 1,
+        LeaseRejection::MaxHold => 2,
+        LeaseRejection::Revoked { .. } => REVOKED_RANK,
+        LeaseRejection::Elsewhere => 4,
+        LeaseRejection::Released => 5,
     }
 }
 
-pub(super) fn renewed(result: QuorumResult<Grant, Renewed>) -> Renewed {
+/// Returns the replies of a quorum, or the most decisive rejection.
+fn agreed<Y>(result: QuorumResult<Y, LeaseRejection>) -> LeaseReply<Vec<Y>> {
     match result {
-        QuorumResult::Wanted(grants) => {
-            one_grant(&grants).map_or(Renewed::NotFound, Renewed::Extended)
-        }
-        // Rejections that fewer nodes can report rank higher. Only nodes that executed the release
-        // report it, and a node that missed the grant has no record.
-        QuorumResult::Rejected(rejections) => {
-            most_decisive(rejections, Renewed::NotFound, |renewed| match renewed {
-                Renewed::Extended(_) | Renewed::NotFound => 0,
-                Renewed::Expired => 1,
-                Renewed::MaxHold => 2,
-                Renewed::Revoked { .. } => 3,
-                Renewed::Elsewhere => 4,
-                Renewed::Released => 5,
-            })
-        }
+        QuorumResult::Wanted(replies) => Ok(replies),
+        QuorumResult::Rejected(rejections) => Err(most_decisive(
+            rejections,
+            LeaseRejection::NotFound,
+            decisiveness,
+        )),
     }
 }
 
-pub(super) fn attached(
-    outcome: Outcome<Attached>,
-) -> Result<(Grant, Option<MovedLease>), Attached> {
-    match outcome.reply {
-        Attached::Attached(grant) => Ok((grant, outcome.moved)),
-        rejection @ (Attached::Stale
-        | Attached::MaxHold
-        | Attached::Revoked { .. }
-        | Attached::Expired
-        | Attached::Released
-        | Attached::NotFound) => Err(rejection),
-    }
+/// Returns the grant of a lease that was renewed or attached, and the stream that the lease left.
+pub(super) fn with_moved(
+    outcome: Outcome<LeaseReply<Grant>>,
+) -> LeaseReply<(Grant, Option<MovedLease>)> {
+    let moved = outcome.moved;
+    outcome.reply.map(|grant| (grant, moved))
 }
 
-/// Returns true if this reply proves that the lease has ended or moved. `NotFound` proves nothing.
-pub(super) fn knows_lease_ended_on_attach(rejection: &Attached) -> bool {
-    match rejection {
-        Attached::Stale
-        | Attached::MaxHold
-        | Attached::Revoked { .. }
-        | Attached::Expired
-        | Attached::Released => true,
-        Attached::NotFound | Attached::Attached(_) => false,
-    }
+/// Merges the replies to a renewal or an attachment.
+pub(super) fn renewed_or_attached(
+    result: QuorumResult<(Grant, Option<MovedLease>), LeaseRejection>,
+) -> LeaseReply<(Grant, Option<MovedLease>)> {
+    let replies = agreed(result)?;
+    let moved = replies.iter().find_map(|(_, moved)| *moved);
+    let grants: Vec<_> = replies.into_iter().map(|(grant, _)| grant).collect();
+    let grant = one_grant(&grants).ok_or(LeaseRejection::NotFound)?;
+    Ok((grant, moved))
 }
 
-/// Returns the reason for which a lease was not attached.
-pub(super) fn not_attached(rejections: Vec<Attached>) -> Attached {
-    most_decisive(rejections, Attached::NotFound, |attached| match attached {
-        Attached::Attached(_) | Attached::NotFound => 0,
-        Attached::Expired => 1,
-        Attached::MaxHold => 2,
-        Attached::Revoked { .. } => 3,
-        Attached::Stale => 4,
-        Attached::Released => 5,
+/// Merges the replies to a release. A lease that only a minority of nodes still had was lost before
+/// its release.
+pub(super) fn released(result: QuorumResult<Released, LeaseRejection>) -> LeaseReply<Released> {
+    let replies = agreed(result)?;
+    let hold_counts = replies.iter().map(|released| released.hold_count);
+    Ok(Released {
+        already_released: replies.iter().all(|released| released.already_released),
+        hold_count: hold_counts.max().unwrap_or(0),
     })
-}
-
-/// Accepts the reply of a node at which the lease was released, now or before.
-pub(super) fn merge_released(outcome: Outcome<Released>) -> Result<Released, Released> {
-    match outcome.reply {
-        released @ (Released::Now { .. } | Released::Already { .. }) => Ok(released),
-        rejection @ (Released::Elsewhere
-        | Released::Expired
-        | Released::Revoked { .. }
-        | Released::NotFound) => Err(rejection),
-    }
-}
-
-pub(super) fn released(result: QuorumResult<Released, Released>) -> Released {
-    match result {
-        QuorumResult::Wanted(replies) => {
-            let hold_counts = replies.iter().map(|released| match released {
-                Released::Now { hold_count } | Released::Already { hold_count } => *hold_count,
-                Released::Elsewhere
-                | Released::Expired
-                | Released::Revoked { .. }
-                | Released::NotFound => 0,
-            });
-            let hold_count = hold_counts.max().unwrap_or(0);
-            let is_now = |released: &Released| matches!(released, Released::Now { .. });
-            if replies.iter().any(is_now) {
-                Released::Now { hold_count }
-            } else {
-                Released::Already { hold_count }
-            }
-        }
-        // A lease that only a minority of nodes still had was lost before its release.
-        QuorumResult::Rejected(rejections) => {
-            most_decisive(rejections, Released::NotFound, |released| match released {
-                Released::Now { .. } | Released::Already { .. } | Released::NotFound => 0,
-                Released::Expired => 1,
-                Released::Revoked { .. } => 2,
-                Released::Elsewhere => 3,
-            })
-        }
-    }
 }
 
 /// Returns the time until the expiry of a live token. The rejection is the newest token, or 0 if

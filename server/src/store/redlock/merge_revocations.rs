@@ -1,48 +1,50 @@
 //! Merging the replies of several nodes to a revocation into one.
 
-use super::merge::{most_decisive, since_ms};
-use crate::{
-    lock::{Attachment, Holder},
-    store::{Outcome, Revoked},
+use super::{
+    merge::{REVOKED_RANK, decisiveness, most_decisive, since_ms},
+    quorum::QuorumResult,
 };
+use crate::store::{LeaseRejection, LeaseReply, Outcome, Revoked, RevokedLease};
 
-pub(super) fn revoked(
-    outcome: Outcome<Revoked>,
-) -> Result<(Box<Holder>, Option<Attachment>), Revoked> {
+/// Accepts the reply of a node at which the lease was revoked now.
+pub(super) fn revoked_now(
+    outcome: Outcome<LeaseReply<Revoked>>,
+) -> Result<RevokedLease, LeaseReply<Revoked>> {
     match outcome.reply {
-        Revoked::Taken { holder, on, .. } => Ok((holder, on)),
-        rejection @ (Revoked::Already
-        | Revoked::Expired
-        | Revoked::Released
-        | Revoked::NotFound) => Err(rejection),
+        Ok(Revoked::Taken(lease)) => Ok(lease),
+        other => Err(other),
     }
 }
 
-/// Merges the replies of a quorum that revoked a lease. The nodes granted it at slightly different
-/// times.
-pub(super) fn merge_revoked(
-    replies: Vec<(Box<Holder>, Option<Attachment>)>,
+/// Merges the replies to a revocation.
+pub(super) fn revoked(
+    result: QuorumResult<RevokedLease, LeaseReply<Revoked>>,
     queue_length: u32,
-) -> Revoked {
-    let on = replies.iter().find_map(|(_, on)| *on);
-    let holders = replies.into_iter().map(|(holder, _)| holder);
-    let Some(mut holder) = holders.min_by_key(|holder| holder.remaining_ms) else {
-        return Revoked::NotFound;
-    };
+) -> LeaseReply<Revoked> {
+    match result {
+        QuorumResult::Wanted(leases) => one_lease(leases, queue_length)
+            .map(Revoked::Taken)
+            .ok_or(LeaseRejection::NotFound),
+        QuorumResult::Rejected(replies) => most_decisive(
+            replies,
+            Err(LeaseRejection::NotFound),
+            |reply| match reply {
+                Ok(_) => REVOKED_RANK,
+                Err(rejection) => decisiveness(rejection),
+            },
+        ),
+    }
+}
+
+/// Merges the leases that a quorum revoked. The nodes granted the lease at slightly different times.
+fn one_lease(leases: Vec<RevokedLease>, queue_length: u32) -> Option<RevokedLease> {
+    let on = leases.iter().find_map(|lease| lease.on);
+    let holders = leases.into_iter().map(|lease| lease.holder);
+    let mut holder = holders.min_by_key(|holder| holder.remaining_ms)?;
     holder.since_ms = since_ms(holder.fencing_token);
-    Revoked::Taken {
+    Some(RevokedLease {
         holder,
         queue_length,
         on,
-    }
-}
-
-/// Returns the reason for which a lease was not revoked.
-pub(super) fn not_revoked(rejections: Vec<Revoked>) -> Revoked {
-    most_decisive(rejections, Revoked::NotFound, |revoked| match revoked {
-        Revoked::Taken { .. } | Revoked::NotFound => 0,
-        Revoked::Expired => 1,
-        Revoked::Already => 2,
-        Revoked::Released => 3,
     })
 }

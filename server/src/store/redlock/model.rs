@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     lock::{FencingToken, Grant},
-    store::{Acquired, Attached, Cancelled, Outcome, Released, Renewed, StoreError, VoteReply},
+    store::{Acquired, Cancelled, LeaseReply, Outcome, Released, StoreError, VoteReply},
 };
 
 /// Reply of one node.
@@ -78,29 +78,24 @@ pub fn nodes_to_cancel(
     collect(Votes::new(nodes), replies).nodes_to_cancel(token)
 }
 
-/// Evaluates the replies to a renewal.
-pub fn renewed(nodes: usize, replies: &[NodeReply<Renewed>]) -> QuorumReply<Renewed> {
-    let counter = QuorumCounter::new(nodes, merge::extended);
-    let counter = counter.for_liveness(merge::knows_lease_ended_on_renew);
-    evaluate(counter, replies, merge::renewed)
-}
-
-/// Evaluates the replies to an attachment.
-pub fn attached(nodes: usize, replies: &[NodeReply<Attached>]) -> QuorumReply<Attached> {
-    let counter = QuorumCounter::new(nodes, merge::attached);
-    let counter = counter.for_liveness(merge::knows_lease_ended_on_attach);
-    evaluate(counter, replies, |result| match result {
-        QuorumResult::Rejected(rejections) => merge::not_attached(rejections),
-        QuorumResult::Wanted(attached) => {
-            let grants: Vec<_> = attached.into_iter().map(|(grant, _)| grant).collect();
-            merge::one_grant(&grants).map_or(Attached::NotFound, Attached::Attached)
-        }
+/// Evaluates the replies to a renewal or an attachment.
+pub fn renewed_or_attached(
+    nodes: usize,
+    replies: &[NodeReply<LeaseReply<Grant>>],
+) -> QuorumReply<LeaseReply<Grant>> {
+    let counter = QuorumCounter::new(nodes, merge::with_moved);
+    let counter = counter.for_liveness(merge::proves_lease_end);
+    evaluate(counter, replies, |result| {
+        merge::renewed_or_attached(result).map(|(grant, _)| grant)
     })
 }
 
 /// Evaluates the replies to a release.
-pub fn released(nodes: usize, replies: &[NodeReply<Released>]) -> QuorumReply<Released> {
-    let counter = QuorumCounter::new(nodes, merge::merge_released);
+pub fn released(
+    nodes: usize,
+    replies: &[NodeReply<LeaseReply<Released>>],
+) -> QuorumReply<LeaseReply<Released>> {
+    let counter = QuorumCounter::new(nodes, |outcome| outcome.reply);
     evaluate(counter, replies, merge::released)
 }
 

@@ -12,12 +12,13 @@ use tokio_util::task::TaskTracker;
 
 use super::{
     REPLY_TIMEOUT,
+    merge::{proves_lease_end, with_moved},
     node_client::{NodeClient, NodeReply, QuorumCall},
     quorum::{Collector, QuorumCounter, QuorumResult, no_quorum, quorum},
 };
 use crate::{
-    lock::FencingToken,
-    store::{Outcome, StoreError},
+    lock::{FencingToken, Grant},
+    store::{LeaseRejection, LeaseReply, MovedLease, Outcome, StoreError},
     trace::Span,
 };
 
@@ -131,15 +132,12 @@ impl Nodes {
         }
     }
 
-    /// Sends a command about a lease to every node and returns the quorum result. `ends` returns
-    /// true for a rejection which proves that the lease has ended.
-    pub(super) async fn ask_quorum_about_liveness<T: Send + 'static, Y, N>(
+    /// Sends a renewal or an attachment to every node and returns the quorum result.
+    pub(super) async fn ask_quorum_about_liveness(
         &self,
-        call: &QuorumCall<T>,
-        read: fn(Outcome<T>) -> Result<Y, N>,
-        ends: fn(&N) -> bool,
-    ) -> Result<QuorumResult<Y, N>, StoreError> {
-        let counter = QuorumCounter::new(self.count(), read).for_liveness(ends);
+        call: &QuorumCall<LeaseReply<Grant>>,
+    ) -> Result<QuorumResult<(Grant, Option<MovedLease>), LeaseRejection>, StoreError> {
+        let counter = QuorumCounter::new(self.count(), with_moved).for_liveness(proves_lease_end);
         self.count_replies(call, counter).await
     }
 

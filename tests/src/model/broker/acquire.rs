@@ -5,7 +5,7 @@ use leasehold_server::{
         AcquireCommand, Attachment, ExpectedAttachment, FencingToken, LeaseBinding, LeaseOptions,
         Owner, Ttl, expiry_ms,
     },
-    store::{Acquired, Cancelled, Rejected, Renewed},
+    store::{Acquired, Cancelled, LeaseRejection, Rejected},
 };
 
 use super::{
@@ -486,19 +486,24 @@ impl World {
             Some((reply, &outcome.reply))
         });
         match renewed {
-            Some((reply, Renewed::Extended(grant))) => {
+            Some((reply, Ok(grant))) => {
                 let lock = task.lock().expect("the current lock");
                 task.acquired.push(granted(lock, grant, reply));
                 self.acquire_next(broker, key, task)
             }
-            Some((_, Renewed::Revoked { .. })) => {
-                self.fail(broker, key, &task, Failure::LeaseRevoked)
-            }
-            Some((_, Renewed::Elsewhere)) => self.fail(broker, key, &task, Failure::StaleAttach),
+            Some((
+                _,
+                Err(rejection @ (LeaseRejection::Revoked { .. } | LeaseRejection::Elsewhere)),
+            )) => self.fail(broker, key, &task, rejection.into()),
             // The hand-off lapsed.
             Some((
                 _,
-                Renewed::MaxHold | Renewed::Expired | Renewed::Released | Renewed::NotFound,
+                Err(
+                    LeaseRejection::MaxHold
+                    | LeaseRejection::Expired
+                    | LeaseRejection::Released
+                    | LeaseRejection::NotFound,
+                ),
             )) => {
                 self.send_acquire(broker, key, &mut task, true);
                 Some(Task::Acquire(task))

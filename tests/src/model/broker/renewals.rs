@@ -1,9 +1,6 @@
 //! Renewals of several locks of one lease, which run side by side.
 
-use leasehold_server::{
-    lock::Grant,
-    store::{Attached, Released, Renewed},
-};
+use leasehold_server::lock::Grant;
 
 use super::{Failure, GrantedLock};
 use crate::{
@@ -91,46 +88,19 @@ impl Renewals {
 }
 
 fn result_of(reply: &Reply) -> Result<GrantedLock, Failure> {
-    if let StoreReply::Renew(Ok(outcome)) = &reply.reply {
-        return renewed(reply, &outcome.reply);
-    }
-    if let StoreReply::Attach(Ok(outcome)) = &reply.reply {
-        return attached(reply, &outcome.reply);
+    if let StoreReply::Renew(Ok(outcome)) | StoreReply::Attach(Ok(outcome)) = &reply.reply {
+        return match &outcome.reply {
+            Ok(grant) => Ok(granted(reply.lock, grant, reply)),
+            Err(rejection) => Err(rejection.into()),
+        };
     }
     let StoreReply::Release(Ok(outcome)) = &reply.reply else {
         return Err(Failure::Unavailable);
     };
-    Err(match outcome.reply {
-        Released::Now { .. } | Released::Already { .. } => Failure::LeaseReleased,
-        Released::Elsewhere => Failure::StaleAttach,
-        Released::Expired => Failure::LeaseExpired,
-        Released::Revoked { .. } => Failure::LeaseRevoked,
-        Released::NotFound => Failure::LeaseNotFound,
+    Err(match &outcome.reply {
+        Ok(_) => Failure::LeaseReleased,
+        Err(rejection) => rejection.into(),
     })
-}
-
-fn renewed(reply: &Reply, renewed: &Renewed) -> Result<GrantedLock, Failure> {
-    match renewed {
-        Renewed::Extended(grant) => Ok(granted(reply.lock, grant, reply)),
-        Renewed::Elsewhere => Err(Failure::StaleAttach),
-        Renewed::MaxHold => Err(Failure::MaxHold),
-        Renewed::Revoked { .. } => Err(Failure::LeaseRevoked),
-        Renewed::Expired => Err(Failure::LeaseExpired),
-        Renewed::Released => Err(Failure::LeaseReleased),
-        Renewed::NotFound => Err(Failure::LeaseNotFound),
-    }
-}
-
-fn attached(reply: &Reply, attached: &Attached) -> Result<GrantedLock, Failure> {
-    match attached {
-        Attached::Attached(grant) => Ok(granted(reply.lock, grant, reply)),
-        Attached::Stale => Err(Failure::StaleAttach),
-        Attached::MaxHold => Err(Failure::MaxHold),
-        Attached::Revoked { .. } => Err(Failure::LeaseRevoked),
-        Attached::Expired => Err(Failure::LeaseExpired),
-        Attached::Released => Err(Failure::LeaseReleased),
-        Attached::NotFound => Err(Failure::LeaseNotFound),
-    }
 }
 
 /// Returns the lock that a reply grants.

@@ -1,10 +1,10 @@
 //! RPCs that acquire the lock: what a broker asks its store for, and what it makes of the replies.
 
 use leasehold_server::{
-    lock::ExpectedAttachment,
+    lock::{ExpectedAttachment, Grant},
     store::{
-        Acquired, Cancelled, Renewed, StoreError,
-        redlock::model::{LostVote, cancelled, renewed},
+        Acquired, Cancelled, LeaseReply, StoreError,
+        redlock::model::{LostVote, cancelled, renewed_or_attached},
     },
 };
 
@@ -12,7 +12,7 @@ use super::{
     LOCK, NODES,
     broker::{Received, Replies, Task},
     election::{Elected, Election, RoundTimeout},
-    operations::{Cancellation, cancellation, renewal, renewal_result},
+    operations::{Cancellation, cancellation, quorum_result, renewal_or_attachment},
     waiters::{TRY_TIMEOUT_US, Waiter},
     world::{Body, RedlockWorld},
 };
@@ -54,7 +54,7 @@ pub enum AcquirePhase {
     Waiting,
     /// Claims a hand-off.
     Claiming {
-        replies: Replies<Renewed>,
+        replies: Replies<LeaseReply<Grant>>,
         restarts: u32,
     },
     /// Leaves the queue after the wait has timed out.
@@ -154,12 +154,12 @@ impl RedlockWorld {
                 }
             }
             AcquirePhase::Claiming { replies, restarts } => {
-                replies.receive(received, renewal);
-                let (quorum, restarts) = (renewed(NODES, &replies.replies), *restarts);
+                replies.receive(received, renewal_or_attachment);
+                let (quorum, restarts) = (renewed_or_attached(NODES, &replies.replies), *restarts);
                 match quorum.is_decided {
                     false => Some(task),
                     true => {
-                        let result = renewal_result(quorum, restarts);
+                        let result = quorum_result(quorum, restarts);
                         self.on_claimed(broker, key, task, result)
                     }
                 }

@@ -3,8 +3,8 @@
 use leasehold_server::{
     lock::{Attachment, Grant, RequestHash},
     store::{
-        Attached, Cancelled, Outcome, Rejected, Released, Renewed,
-        redlock::model::{QuorumReply, attached, cancelled, released, renewed},
+        Cancelled, LeaseReply, Outcome, Rejected, Released,
+        redlock::model::{QuorumReply, cancelled, released, renewed_or_attached},
     },
 };
 
@@ -39,9 +39,8 @@ pub struct OperationTask {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum OperationReplies {
-    Renew(Replies<Renewed>),
-    Release(Replies<Released>),
-    Attach(Replies<Attached>),
+    RenewOrAttach(Replies<LeaseReply<Grant>>),
+    Release(Replies<LeaseReply<Released>>),
 }
 
 /// The rollback of an attempt.
@@ -62,9 +61,8 @@ pub(super) enum Cancellation {
 impl OperationTask {
     pub(super) fn outstanding(&self) -> Vec<u16> {
         let outstanding = match &self.replies {
-            OperationReplies::Renew(replies) => &replies.outstanding,
+            OperationReplies::RenewOrAttach(replies) => &replies.outstanding,
             OperationReplies::Release(replies) => &replies.outstanding,
-            OperationReplies::Attach(replies) => &replies.outstanding,
         };
         outstanding.keys().copied().collect()
     }
@@ -90,7 +88,7 @@ impl RedlockWorld {
         let replies = match operation.kind {
             OperationKind::Renew { .. } => {
                 let command = StoreCommand::RenewForClient(lease, None, expected);
-                OperationReplies::Renew(self.send_to_nodes(broker, key, &command))
+                OperationReplies::RenewOrAttach(self.send_to_nodes(broker, key, &command))
             }
             OperationKind::Release(scope) => {
                 let command = StoreCommand::Release(lease, scope, expected);
@@ -100,7 +98,7 @@ impl RedlockWorld {
                 let stream = operation.stream.expect("the stream of an attachment");
                 let stream = stream.id(process);
                 let command = StoreCommand::Attach(lease, Attachment { stream, number });
-                OperationReplies::Attach(self.send_to_nodes(broker, key, &command))
+                OperationReplies::RenewOrAttach(self.send_to_nodes(broker, key, &command))
             }
         };
         let task = OperationTask {
@@ -119,19 +117,12 @@ impl RedlockWorld {
         received: Received<'_>,
     ) -> Option<Task> {
         let result = match &mut task.replies {
-            OperationReplies::Renew(replies) => {
-                replies.receive(received, renewal);
-                let quorum = renewed(NODES, &replies.replies);
+            OperationReplies::RenewOrAttach(replies) => {
+                replies.receive(received, renewal_or_attachment);
+                let quorum = renewed_or_attached(NODES, &replies.replies);
                 quorum
                     .is_decided
-                    .then(|| renewal_result(quorum, task.restarts))
-            }
-            OperationReplies::Attach(replies) => {
-                replies.receive(received, attachment);
-                let quorum = attached(NODES, &replies.replies);
-                quorum
-                    .is_decided
-                    .then(|| attachment_result(quorum, task.restarts))
+                    .then(|| quorum_result(quorum, task.restarts))
             }
             // The client does not wait for the reply to a release.
             OperationReplies::Release(replies) => {
@@ -272,10 +263,10 @@ impl RedlockWorld {
 
 type Reply<T> = Option<Result<Outcome<T>, Rejected>>;
 
-/// Returns the reply to a renewal.
-pub(super) fn renewal(reply: &StoreReply) -> Reply<Renewed> {
-    if let StoreReply::Renew(renewed) = reply {
-        return Some(renewed.clone());
+/// Returns the reply to a renewal or an attachment.
+pub(super) fn renewal_or_attachment(reply: &StoreReply) -> Reply<LeaseReply<Grant>> {
+    if let StoreReply::Renew(reply) | StoreReply::Attach(reply) = reply {
+        return Some(reply.clone());
     }
     None
 }
@@ -288,48 +279,23 @@ pub(super) fn cancellation(reply: &StoreReply) -> Reply<Cancelled> {
     None
 }
 
-fn release(reply: &StoreReply) -> Reply<Released> {
+fn release(reply: &StoreReply) -> Reply<LeaseReply<Released>> {
     if let StoreReply::Release(released) = reply {
         return Some(released.clone());
     }
     None
 }
 
-fn attachment(reply: &StoreReply) -> Reply<Attached> {
-    if let StoreReply::Attach(attached) = reply {
-        return Some(attached.clone());
-    }
-    None
-}
-
-/// Returns the renewed lock, or the reason for which the lease was not renewed.
-pub(super) fn renewal_result(
-    quorum: QuorumReply<Renewed>,
+/// Returns the renewed or attached lock, or the reason for which the command was not applied.
+pub(super) fn quorum_result(
+    quorum: QuorumReply<LeaseReply<Grant>>,
     restarts: u32,
 ) -> Result<GrantedLock, Failure> {
-    Err(match quorum.result {
-        Ok(Renewed::Extended(grant)) => return Ok(granted_lock(&grant, restarts)),
-        Ok(Renewed::Elsewhere) => Failure::StaleAttach,
-        Ok(Renewed::MaxHold) => Failure::MaxHold,
-        Ok(Renewed::Revoked { .. }) => Failure::LeaseRevoked,
-        Ok(Renewed::Expired) => Failure::LeaseExpired,
-        Ok(Renewed::Released) => Failure::LeaseReleased,
-        Ok(Renewed::NotFound) => Failure::LeaseNotFound,
-        Err(_) => Failure::Unavailable,
-    })
-}
-
-fn attachment_result(quorum: QuorumReply<Attached>, restarts: u32) -> Result<GrantedLock, Failure> {
-    Err(match quorum.result {
-        Ok(Attached::Attached(grant)) => return Ok(granted_lock(&grant, restarts)),
-        Ok(Attached::Stale) => Failure::StaleAttach,
-        Ok(Attached::MaxHold) => Failure::MaxHold,
-        Ok(Attached::Revoked { .. }) => Failure::LeaseRevoked,
-        Ok(Attached::Expired) => Failure::LeaseExpired,
-        Ok(Attached::Released) => Failure::LeaseReleased,
-        Ok(Attached::NotFound) => Failure::LeaseNotFound,
-        Err(_) => Failure::Unavailable,
-    })
+    match quorum.result {
+        Ok(Ok(grant)) => Ok(granted_lock(&grant, restarts)),
+        Ok(Err(rejection)) => Err(Failure::from(&rejection)),
+        Err(_) => Err(Failure::Unavailable),
+    }
 }
 
 /// Returns the lock of a grant that was requested after `restarts` restarts of nodes.

@@ -5,7 +5,7 @@ use std::{slice::from_ref, time::Duration};
 use leasehold_server::{
     lock::LockKey,
     store::{
-        Acquired, Event, Renewed, Store as _, StoreError,
+        Acquired, Event, LeaseRejection, Store as _, StoreError,
         redis::{
             init::{check_store, init_store},
             location::StoreLocation,
@@ -192,7 +192,7 @@ async fn a_dead_master_costs_only_its_slots_and_its_successor_waits() {
     // The lease expired before its slot had a master again, and no other caller has acquired the
     // lock since.
     assert!(
-        matches!(renewed, Renewed::Extended(_) | Renewed::Expired),
+        matches!(renewed, Ok(_) | Err(LeaseRejection::Expired)),
         "{renewed:?}"
     );
     // The successor renews once the former master is known to serve nothing.

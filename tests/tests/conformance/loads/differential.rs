@@ -42,7 +42,7 @@ const MUST_OCCUR: [&str; 53] = [
     "release: elsewhere",
     "attach: attached",
     "attach: moved",
-    "attach: stale",
+    "attach: elsewhere",
     "attach: expired",
     "acquire: entered",
     "acquire: upgrade denied",

@@ -7,7 +7,7 @@ use leasehold_proto::v1::ErrorReason;
 use leasehold_server::{
     lock::{AcquireCommand, ExpectedAttachment, LockKey, Mode},
     store::{
-        Acquired, Checked, Renewed, Store as _, StoreError,
+        Acquired, Checked, LeaseRejection, Store as _, StoreError,
         redis::{connection::NodeError, scripts::Scripts},
     },
 };
@@ -74,7 +74,7 @@ async fn pairs(broker: &RedlockBroker, times: usize) -> Duration {
             .store
             .renew(&lease, None, ExpectedAttachment::None)
             .await;
-        assert!(matches!(renewed, Ok(Renewed::Extended(_))), "{renewed:?}");
+        assert!(matches!(renewed, Ok(Ok(_))), "{renewed:?}");
         let live = broker.store.check(&lease.lock, lease.fencing_token).await;
         assert!(matches!(live, Ok(Checked::Live { .. })), "{live:?}");
         let state = broker
@@ -273,12 +273,12 @@ async fn a_lease_that_was_released_while_nodes_were_away_is_no_lease_when_they_a
         .store
         .renew(&first, None, ExpectedAttachment::None)
         .await;
-    assert_eq!(renewed, Ok(Renewed::Released));
+    assert_eq!(renewed, Ok(Err(LeaseRejection::Released)));
     let renewed = broker
         .store
         .renew(&second, None, ExpectedAttachment::None)
         .await;
-    assert!(matches!(renewed, Ok(Renewed::Extended(_))), "{renewed:?}");
+    assert!(matches!(renewed, Ok(Ok(_))), "{renewed:?}");
     assert!(second.fencing_token > first.fencing_token);
 }
 

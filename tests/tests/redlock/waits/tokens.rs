@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_server::{
     lock::{COMMAND_DEADLINE_MS, ExpectedAttachment, LockKey},
-    store::{Acquired, Renewed, Store as _, StoreError},
+    store::{Acquired, LeaseRejection, Store as _, StoreError},
 };
 use leasehold_tests::{
     broker::process::KEY_PREFIX,
@@ -101,12 +101,16 @@ async fn a_repeat_gets_a_newer_token_when_the_quorum_of_the_older_one_is_gone() 
         .store
         .renew(&first, None, ExpectedAttachment::None)
         .await;
-    assert_eq!(renewed, Ok(Renewed::NotFound), "the older token is over");
+    assert_eq!(
+        renewed,
+        Ok(Err(LeaseRejection::NotFound)),
+        "the older token is over"
+    );
     let renewed = broker
         .store
         .renew(&second, None, ExpectedAttachment::None)
         .await;
-    assert!(matches!(renewed, Ok(Renewed::Extended(_))), "{renewed:?}");
+    assert!(matches!(renewed, Ok(Ok(_))), "{renewed:?}");
     let stranger = broker.store.acquire(&immediate_call(&lock)).await;
     assert!(matches!(stranger, Ok(Acquired::Held(_))), "{stranger:?}");
 }

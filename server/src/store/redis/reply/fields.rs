@@ -8,7 +8,7 @@ use crate::{
         Attachment, BrokerId, Contention, FencingToken, Grant, Holder, LeaseId, Mode, Owner,
         RequestHash, StreamId, Ttl,
     },
-    store::{Acquired, HandOff, LeaseEndCause, LeaseEndEvent, MovedLease},
+    store::{Acquired, HandOff, LeaseEndCause, LeaseEndEvent, LeaseRejection, MovedLease},
 };
 
 /// Parses `broker.epoch.number`.
@@ -89,6 +89,20 @@ impl ReplyFields {
             "REUSED" => Acquired::RequestIdReused,
             "ENDED" => Acquired::Ended,
             "CANCELLED" => Acquired::Cancelled,
+            _ => return None,
+        })
+    }
+
+    pub(super) fn lease_rejection(&mut self, tag: &str) -> Option<LeaseRejection> {
+        Some(match tag {
+            "ELSEWHERE" | "STALE" => LeaseRejection::Elsewhere,
+            "MAXHOLD" => LeaseRejection::MaxHold,
+            "REVOKED" => LeaseRejection::Revoked {
+                reason: self.text()?,
+            },
+            "EXPIRED" => LeaseRejection::Expired,
+            "RELEASED" => LeaseRejection::Released,
+            "NOTFOUND" => LeaseRejection::NotFound,
             _ => return None,
         })
     }
