@@ -185,8 +185,8 @@ impl AcquireTask {
                 failure = self.renew_while_waiting(&acquired) => return Err(failure),
             };
             match granted {
-                Ok(Some((grant, granted_as_of))) => {
-                    as_of = granted_as_of;
+                Ok(Some(grant)) => {
+                    as_of = acquisition.as_of;
                     acquired.push(HeldLock { lock, grant });
                 }
                 Ok(None) => return Ok(None),

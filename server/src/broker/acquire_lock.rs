@@ -39,6 +39,14 @@ pub(super) struct LockAcquisition<'a> {
     pub(super) started_at: Instant,
 }
 
+/// Outcome of one `acquire` command.
+enum AcquireStep {
+    Granted(Grant),
+    /// The call is in the queue of the lock.
+    Queued,
+    Rejected(LockError),
+}
+
 /// Outcome of a wait.
 enum WaitOutcome {
     Granted(Grant),
@@ -49,14 +57,13 @@ enum WaitOutcome {
 }
 
 impl LockAcquisition<'_> {
-    /// Acquires the lock. Returns the grant, with the sequence number of the newest heartbeat
-    /// received before the granting command was sent, or `Ok(None)` if the caller has disconnected.
+    /// Acquires the lock. Returns `Ok(None)` if the caller has disconnected.
     pub(super) async fn run(
         &mut self,
         result_sender: &mut ResultSender,
-    ) -> Result<Option<(Grant, i64)>, LockError> {
+    ) -> Result<Option<Grant>, LockError> {
         let grant = match self.acquire.wait_ms {
-            0 => self.request().await.map(Some),
+            0 => self.acquire_at_once().await.map(Some),
             _ => self.wait_in_queue(result_sender).await,
         };
         self.wait_span.end(&grant);
@@ -64,11 +71,20 @@ impl LockAcquisition<'_> {
             let AcquireCommand { lock, lease_id, .. } = &self.acquire;
             self.broker.waiters.signal_reentry(lock, *lease_id);
         }
-        Ok(grant?.map(|grant| (grant, self.as_of)))
+        grant
     }
 
-    /// Sends `acquire` to the store once. `Err(Held)` means that the lock was not granted yet.
-    async fn request(&mut self) -> Result<Grant, LockError> {
+    async fn acquire_at_once(&mut self) -> Result<Grant, LockError> {
+        match self.request().await {
+            AcquireStep::Granted(grant) => Ok(grant),
+            // The store queues only calls that wait.
+            AcquireStep::Queued => Err(LockError::Held(Contention::default())),
+            AcquireStep::Rejected(error) => Err(error),
+        }
+    }
+
+    /// Sends `acquire` to the store once.
+    async fn request(&mut self) -> AcquireStep {
         self.note_heartbeat();
         let sent_at = Instant::now();
         let store_call = self.broker.quotas.begin_store_call();
@@ -81,8 +97,12 @@ impl LockAcquisition<'_> {
         let is_queued = matches!(result, Ok(Acquired::Queued { .. }));
         let waiters = &self.broker.waiters;
         waiters.record_queued(&self.acquire, is_queued.then_some(sent_at));
-        match result? {
-            Acquired::Granted(grant) => Ok(grant),
+        let acquired = match result {
+            Ok(acquired) => acquired,
+            Err(error) => return AcquireStep::Rejected(error.into()),
+        };
+        AcquireStep::Rejected(match acquired {
+            Acquired::Granted(grant) => return AcquireStep::Granted(grant),
             Acquired::Queued {
                 next_event_ms,
                 sequence,
@@ -101,19 +121,19 @@ impl LockAcquisition<'_> {
                     tracker.on_queued(sequence, position);
                     self.broker.snapshot_soon(&self.acquire.lock);
                 }
-                Err(LockError::Held(Contention::default()))
+                return AcquireStep::Queued;
             }
-            Acquired::Held(contention) => Err(LockError::Held(contention)),
-            Acquired::LimitMismatch { limit } => Err(LockError::LimitMismatch { limit }),
-            Acquired::StaleAttach => Err(LockError::StaleAttach),
-            Acquired::UpgradeDenied => Err(LockError::UpgradeDenied),
-            Acquired::TooManyEntries => Err(LockError::TooManyEntries),
-            Acquired::TooManyAttempts => Err(LockError::TooManyAttempts),
-            Acquired::NotFound => Err(LockError::LeaseNotFound),
-            Acquired::QueueFull => Err(LockError::QueueFull),
-            Acquired::RequestIdReused => Err(LockError::RequestIdReused),
-            Acquired::Ended | Acquired::Cancelled => Err(LockError::LeaseExpired),
-        }
+            Acquired::Held(contention) => LockError::Held(contention),
+            Acquired::LimitMismatch { limit } => LockError::LimitMismatch { limit },
+            Acquired::StaleAttach => LockError::StaleAttach,
+            Acquired::UpgradeDenied => LockError::UpgradeDenied,
+            Acquired::TooManyEntries => LockError::TooManyEntries,
+            Acquired::TooManyAttempts => LockError::TooManyAttempts,
+            Acquired::NotFound => LockError::LeaseNotFound,
+            Acquired::QueueFull => LockError::QueueFull,
+            Acquired::RequestIdReused => LockError::RequestIdReused,
+            Acquired::Ended | Acquired::Cancelled => LockError::LeaseExpired,
+        })
     }
 
     /// Waits in the queue for the grant. Returns `Ok(None)` if the caller has disconnected.
@@ -133,14 +153,15 @@ impl LockAcquisition<'_> {
         let mut wait_timer = None;
         loop {
             match self.request().await {
-                Ok(grant) => return Ok(Some(grant)),
-                Err(LockError::Held(_)) => {
+                AcquireStep::Granted(grant) => return Ok(Some(grant)),
+                AcquireStep::Queued => {
                     let AcquireCommand { lock, mode, .. } = &self.acquire;
                     wait_timer.get_or_insert_with(|| self.timer.start_wait(lock, *mode));
                 }
                 // The call was queued before. The next touch signals it to send `acquire` again.
-                Err(LockError::StoreUnavailable | LockError::StoreFull) if self.acquire.rejoin => {}
-                Err(error) => return Err(error),
+                AcquireStep::Rejected(LockError::StoreUnavailable | LockError::StoreFull)
+                    if self.acquire.rejoin => {}
+                AcquireStep::Rejected(error) => return Err(error),
             }
             match self.wait(&mut registration, result_sender).await {
                 WaitOutcome::Granted(grant) => return Ok(Some(grant)),
