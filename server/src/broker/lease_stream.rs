@@ -339,7 +339,7 @@ impl LeaseStream {
         for (lease_id, lease) in &mut self.leases {
             lease.pending_heartbeat = Some(sequence);
             lease.slack.on_heartbeat(lease.ttl);
-            if lease.mark_pending() {
+            if lease.queue_renewal() {
                 self.pending_commands
                     .push_back(PendingCommand::Renew(*lease_id));
             }

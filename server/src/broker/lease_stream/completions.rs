@@ -2,7 +2,10 @@
 
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{CallError, LeaseEndedReason, LeaseStream, Liveness, Phase, RenewedLease, StreamEvent};
+use super::{
+    CallError, LeaseEndedReason, LeaseStream, Liveness, Phase, RenewedLease, StreamEvent,
+    leases::LeasePhase,
+};
 use crate::{
     broker::{ReleaseResult, acquire_call::AcquireResult},
     lock::{
@@ -212,7 +215,7 @@ impl LeaseStream {
         let Some(lease) = self.leases.get_mut(&lease_id) else {
             return;
         };
-        lease.is_busy = false;
+        lease.phase = LeasePhase::Idle;
         match result {
             Ok(renewed) => {
                 lease.slack.renewal_confirmed();
@@ -284,7 +287,7 @@ impl LeaseStream {
         if has_ended {
             self.remove_lease(lease_id);
         } else if let Some(lease) = self.leases.get_mut(&lease_id) {
-            lease.is_busy = false;
+            lease.phase = LeasePhase::Idle;
             self.run_next(lease_id);
         }
     }
@@ -301,7 +304,7 @@ impl LeaseStream {
         let Some(lease) = self.leases.get_mut(&lease_id) else {
             return;
         };
-        lease.is_busy = false;
+        lease.phase = LeasePhase::Idle;
         let is_retryable = result.is_err_and(|failure| failure.error.is_indeterminate());
         if is_retryable && inactive_duration < lease.expiry() {
             self.schedule_release_retry(lease_id, scope);

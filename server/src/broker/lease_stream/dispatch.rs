@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{Completion, LeaseStream, Phase};
+use super::{Completion, LeaseStream, Phase, leases::LeasePhase};
 use crate::{
     broker::with_permit,
     lock::{LeaseId, PresentedLease},
@@ -79,12 +79,16 @@ impl LeaseStream {
     fn is_still_pending(&mut self, pending: &PendingCommand) -> bool {
         match pending {
             PendingCommand::Renew(lease_id) => {
-                let phase = self.phase;
-                self.leases.get_mut(lease_id).is_some_and(|lease| {
-                    lease.is_pending =
-                        phase == Phase::Open && lease.pending_heartbeat.is_some() && !lease.is_busy;
-                    lease.is_pending
-                })
+                let queued = self.leases.get_mut(lease_id);
+                let Some(lease) = queued.filter(|lease| lease.phase == LeasePhase::RenewalQueued)
+                else {
+                    return false;
+                };
+                let is_due = self.phase == Phase::Open && lease.pending_heartbeat.is_some();
+                if !is_due {
+                    lease.phase = LeasePhase::Idle;
+                }
+                is_due
             }
             PendingCommand::Attach(_) => matches!(self.phase, Phase::Open | Phase::Closing),
         }

@@ -46,13 +46,11 @@ pub(super) struct StreamLease {
     /// Time after a disconnect at which the lease is released; `None` if the lease stays until its
     /// expiry.
     pub(super) grace: Option<Duration>,
+    /// True while the disconnect grace runs. Renewals continue, and may end it.
     pub(super) is_lapsing: bool,
     /// End of the lease as last announced to the client.
     ends_at: Option<Instant>,
-    pub(super) is_busy: bool,
-    /// True while the lease waits for a permit to be renewed. Other commands do not wait for this
-    /// permit.
-    pub(super) is_pending: bool,
+    pub(super) phase: LeasePhase,
     /// Recorder of the validity that is left when a heartbeat arrives.
     pub(super) slack: RenewalSlack,
     /// Sequence number of a heartbeat that no renewal has followed yet.
@@ -60,6 +58,16 @@ pub(super) struct StreamLease {
     pub(super) commands: VecDeque<LeaseCommand>,
     /// Span of the call that acquired or attached the lease, if the span is recorded.
     pub(super) origin: Option<Box<LinkedSpan>>,
+}
+
+/// What happens to a lease in the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LeasePhase {
+    Idle,
+    /// The lease waits for a permit to be renewed. Other commands do not wait for this permit.
+    RenewalQueued,
+    /// A command for the lease is in progress.
+    Busy,
 }
 
 /// A command that waits until the current command for the lease completes.
@@ -91,9 +99,11 @@ impl StreamLease {
     }
 
     /// Returns true if the lease must now be queued for renewal, and marks the lease as queued.
-    pub(super) fn mark_pending(&mut self) -> bool {
-        let is_new = self.pending_heartbeat.is_some() && !self.is_busy && !self.is_pending;
-        self.is_pending |= is_new;
+    pub(super) fn queue_renewal(&mut self) -> bool {
+        let is_new = self.pending_heartbeat.is_some() && self.phase == LeasePhase::Idle;
+        if is_new {
+            self.phase = LeasePhase::RenewalQueued;
+        }
         is_new
     }
 
@@ -155,8 +165,7 @@ impl LeaseStream {
                 grace: None,
                 is_lapsing: false,
                 ends_at: None,
-                is_busy: false,
-                is_pending: false,
+                phase: LeasePhase::Idle,
                 pending_heartbeat: None,
                 commands: VecDeque::new(),
                 origin: None,
@@ -206,7 +215,7 @@ impl LeaseStream {
         let Some(lease) = self.leases.get_mut(&lease_id) else {
             return;
         };
-        if lease.is_busy {
+        if lease.phase == LeasePhase::Busy {
             return;
         }
         match lease.commands.pop_front() {
@@ -223,7 +232,7 @@ impl LeaseStream {
                 lock,
                 scope,
             }) => {
-                lease.is_busy = true;
+                lease.phase = LeasePhase::Busy;
                 let is_requested =
                     |held: &&LeaseRef| lock.as_ref().is_none_or(|lock| *lock == held.lock);
                 let locks: Vec<_> = lease.locks.iter().filter(is_requested).cloned().collect();
@@ -242,7 +251,7 @@ impl LeaseStream {
                 };
                 self.jobs.push(Box::pin(span.run(release)));
             }
-            None if self.phase == Phase::Open && lease.mark_pending() => {
+            None if self.phase == Phase::Open && lease.queue_renewal() => {
                 self.enqueue_pending(PendingCommand::Renew(lease_id));
             }
             None => {}
@@ -255,7 +264,7 @@ impl LeaseStream {
         let Some(lease) = self.leases.get_mut(&lease_id) else {
             return;
         };
-        (lease.is_pending, lease.is_busy) = (false, true);
+        lease.phase = LeasePhase::Busy;
         lease.pending_heartbeat = None;
         lease.slack.renewal_sent();
         let sequence = self.heartbeats.latest();
