@@ -170,11 +170,15 @@ async fn a_call_that_stays_on_the_older_stream_of_its_lease_leaves_the_queue() {
     newer.next_queue_position(moved).await;
     client.release_at(0, &held).await.expect("the holder");
     newer.expect_granted(moved).await;
-    let refused = older.wait_for(|message| match message {
-        Response::Refused(refused) if refused.call_id == staying => Some(refused),
-        _ => None,
+    let reason = older.wait_for(|message| {
+        if let Response::Refused(refused) = &message
+            && refused.call_id == staying
+        {
+            return Some(refused.reason());
+        }
+        None
     });
-    assert_eq!(refused.await.reason(), ErrorReason::StaleAttach);
+    assert_eq!(reason.await, ErrorReason::StaleAttach);
     let state = client.get_lock_at(0, LOCK).await.expect("it is held");
     assert_eq!(state.queue_length, 0, "{state:?}");
 }
