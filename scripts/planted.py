@@ -74,7 +74,7 @@ FAULTS = [
     Fault(
         "E without its fifth",
         MODEL,
-        [("server/src/lock.rs", "ttl_ms.saturating_add(ttl_ms / 5).saturating_add(250)", "ttl_ms.saturating_add(250)")],
+        [("server/src/lock.rs", ".saturating_add(ttl_ms / EXPIRY_DIVISOR)", "")],
     ),
     Fault(
         "not_after is ignored",

@@ -68,6 +68,18 @@ pub const IDLE_RECORD_TTL_MS: u64 = 300_000;
 pub const LIMIT_RECORD_TTL_MS: u64 = 86_400_000;
 /// Maximum interval between heartbeats of a lease stream while a call waits on the stream.
 pub const HEARTBEAT_WHILE_WAITING_MS: u64 = 2_000;
+/// Time for which ended leases are stored after they no longer count, so that setting the clock
+/// back by less changes no reply.
+pub const DELETION_DELAY_MS: u64 = 1_000;
+/// Upper bound of the time for which the release of one lock of a lease is retained: the expiry of
+/// the longest validity (one hour), rounded up.
+pub const PARTIAL_RELEASE_MAX_MS: u64 = 4_330_000;
+/// Maximum number of brokers that a node of a RedLock store notifies when a lock becomes free.
+pub const RELEASE_SUBSCRIBERS_MAX: usize = 64;
+/// The expiry of a lease is longer than its ttl by this part of the ttl, and by
+/// [`EXPIRY_MARGIN_MS`].
+pub const EXPIRY_DIVISOR: u64 = 5;
+pub const EXPIRY_MARGIN_MS: u64 = 250;
 /// Number of heartbeats per ttl.
 const HEARTBEATS_PER_TTL: u64 = 3;
 /// Deadline of a store command, counted from its sending. The store rejects commands that arrive
@@ -79,7 +91,9 @@ pub const COMMAND_DEADLINE_MS: u64 = 800;
 /// The factor 1.20 covers two hosts that each slew their clock in opposite directions by 8.3 %, the
 /// maximum that chrony allows (`maxslewrate`, chrony.conf(5)).
 pub const fn expiry_ms(ttl_ms: u64) -> u64 {
-    ttl_ms.saturating_add(ttl_ms / 5).saturating_add(250)
+    ttl_ms
+        .saturating_add(ttl_ms / EXPIRY_DIVISOR)
+        .saturating_add(EXPIRY_MARGIN_MS)
 }
 
 /// The validity of a lease in milliseconds, within the bounds of [`Limits`].

@@ -95,17 +95,17 @@ pub const MUTANTS: [Mutant; 98] = [
     ),
     mutant(
         "silence is not noticed",
-        "touched_ms and silent <= BROKER_SILENT_AFTER and",
+        "touched_ms and silent <= BROKER_SILENT_AFTER_MS and",
         "touched_ms and",
     ),
     mutant(
         "waiters of silent brokers are never removed",
-        "silent > 2 * BROKER_SILENT_AFTER",
+        "silent > 2 * BROKER_SILENT_AFTER_MS",
         "false",
     ),
     mutant(
         "a stall counts as silence",
-        "(gap > TOUCH_STALL and 0 or gap)",
+        "(gap > TOUCH_STALL_MS and 0 or gap)",
         "gap",
     ),
     mutant(

@@ -1,7 +1,7 @@
 //! Runs the steps of a sequence on the scripts in one pipeline. Each step runs for the lock and for
 //! a twin of it, with equal replies.
 
-use std::{cell::RefCell, net::SocketAddr};
+use std::net::SocketAddr;
 
 use fred::types::Value;
 use leasehold_server::{
@@ -32,11 +32,8 @@ const CLOCK_LINES: [&str; 2] = [
 /// Number of arguments of a command before those of a lock.
 const PREAMBLE_ARGS: usize = 3;
 
-/// The lines of the scripts that set the bounds of a record.
-const BOUNDS_LINES: [&str; 2] = [
-    "local HOLDERS_MAX, ENTRIES_MAX, ATTEMPTS_MAX, REPORTED_SLOTS_MAX, EXPIRATIONS_MAX = 1000, 64, 8, 256, 128\n",
-    "local TOMBSTONES_MAX, RELEASED_MAX, EXPIRED_MAX = 256, 16, 1000\n",
-];
+/// The line of the scripts that sets the bounds of one command.
+const COMMAND_BOUNDS: &str = "local SCAN_MAX, GRANTS_MAX, ATTEMPT_LEN, REPORTED_SLOTS_MAX, EXPIRATIONS_MAX = 256, 64, 31, 256, 128\n";
 
 /// The scripts with injected time and a key prefix of their own.
 pub struct ScriptRunner {
@@ -87,24 +84,19 @@ impl ScriptRunner {
     /// Loads the scripts with these bounds after `edit`, which may introduce mistakes.
     pub fn new(addr: SocketAddr, bounds: Bounds, edit: impl Fn(&str) -> String) -> Self {
         let mut pipeline = Pipeline::connect(addr);
-        let texts = RefCell::new(Vec::new());
-        Scripts::edited(|_, text| {
+        let scripts = Scripts::edited(|_, text| {
             assert_eq!(
                 text.matches(CLOCK_LINES[0]).count(),
                 1,
                 "the clock is read in one line"
             );
-            let edited = edit(&with_bounds(
-                &text.replace(CLOCK_LINES[0], CLOCK_LINES[1]),
-                bounds,
-            ));
-            texts.borrow_mut().push(edited.clone());
-            edited
+            let edited = edit(&text.replace(CLOCK_LINES[0], CLOCK_LINES[1]));
+            with_bounds(&edited, bounds)
         });
-        let digests = texts.into_inner();
-        let digests = digests
+        let scripts = scripts.all();
+        let digests = scripts
             .iter()
-            .map(|text| pipeline.command(&["SCRIPT", "LOAD", text]));
+            .map(|script| pipeline.command(&["SCRIPT", "LOAD", script.text()]));
         let digests = digests
             .map(|digest| digest.into_string().expect("a digest"))
             .collect();
@@ -269,19 +261,27 @@ fn with_bounds(text: &str, bounds: Bounds) -> String {
         expired_max,
         ..
     } = bounds;
-    let values = [
-        format!(
-            "{holders_max}, {entries_max}, {attempts_max}, {touch_slots_max}, {expirations_max}"
-        ),
-        format!("{tombstones_max}, {released_max}, {expired_max}"),
+    assert_eq!(
+        text.matches(COMMAND_BOUNDS).count(),
+        1,
+        "the bounds stand once"
+    );
+    let names = COMMAND_BOUNDS.split(" = ").next().unwrap_or_default();
+    let text = text.replace(
+        COMMAND_BOUNDS,
+        &format!("{names} = 256, 64, 31, {touch_slots_max}, {expirations_max}\n"),
+    );
+    let bounds = [
+        ("HOLDERS_MAX", u64::try_from(holders_max)),
+        ("ENTRIES_MAX", u64::try_from(entries_max)),
+        ("ATTEMPTS_MAX", u64::try_from(attempts_max)),
+        ("TOMBSTONES_MAX", u64::try_from(tombstones_max)),
+        ("RELEASED_MAX", Ok(released_max)),
+        ("EXPIRED_MAX", Ok(expired_max)),
     ];
-    let mut text = text.to_owned();
-    for (line, values) in BOUNDS_LINES.iter().zip(values) {
-        assert_eq!(text.matches(line).count(), 1, "the bounds stand once");
-        let names = line.split(" = ").next().unwrap_or_default();
-        text = text.replace(line, &format!("{names} = {values}\n"));
-    }
-    text
+    bounds.into_iter().fold(text, |text, (name, bound)| {
+        text.replace(name, &bound.expect("a small bound").to_string())
+    })
 }
 
 /// Returns the key of a lock's twin.

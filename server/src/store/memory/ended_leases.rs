@@ -4,16 +4,12 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::{context::Context, record::Record, tombstones::TombstoneKey};
 use crate::{
-    lock::{AcquireCommand, LeaseBinding, LeaseId, LeaseRef, TOMBSTONE_MS},
+    lock::{
+        AcquireCommand, DELETION_DELAY_MS, LeaseBinding, LeaseId, LeaseRef, PARTIAL_RELEASE_MAX_MS,
+        TOMBSTONE_MS,
+    },
     store::LeaseRejection,
 };
-
-/// Time for which ended leases are stored after they no longer count, so that setting the clock
-/// back by less changes no reply.
-const DELETION_DELAY_MS: u64 = 1_000;
-/// Upper bound of `until_ms` of a part: the expiry of the longest validity (one hour) with a
-/// margin.
-const PARTIAL_RELEASE_TTL_MAX_MS: u64 = 4_330_000;
 
 /// Ended leases of one kind, in the order in which they ended.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
@@ -40,7 +36,7 @@ fn is_ahead(at_ms: u64, now: u64) -> bool {
 /// Returns true if the release of a lock from a lease (a part) is still retained. A time far in the
 /// future was recorded before the clock was set back, and does not count.
 fn retains_partial_release(until_ms: u64, now: u64) -> bool {
-    until_ms > now && until_ms <= now + PARTIAL_RELEASE_TTL_MAX_MS
+    until_ms > now && until_ms <= now + PARTIAL_RELEASE_MAX_MS
 }
 
 impl EndedLeases {

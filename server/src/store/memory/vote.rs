@@ -5,12 +5,9 @@
 
 use super::{context::Context, queue::Waiter, record::Record};
 use crate::{
-    lock::{AcquireCommand, BrokerId, FencingToken, RequestHash},
+    lock::{AcquireCommand, BrokerId, FencingToken, RELEASE_SUBSCRIBERS_MAX, RequestHash},
     store::{Acquired, NotifyMode, Outcome, Rejected, Vote, VoteReply},
 };
-
-/// Maximum number of brokers that a node notifies.
-const RELEASE_SUBSCRIBERS_MAX: usize = 64;
 
 impl Record {
     /// Answers a proposed grant: grants the lock with the proposed token, returns the grant that

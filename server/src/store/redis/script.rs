@@ -41,6 +41,11 @@ impl Script {
         }
     }
 
+    /// Returns the text that servers load.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Returns the name of the script, for messages.
     pub fn name(&self) -> &'static str {
         self.name

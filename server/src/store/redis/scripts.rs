@@ -6,6 +6,12 @@ use std::sync::Arc;
 
 pub use self::command::{Command, Preamble};
 use super::script::Script;
+use crate::lock::{
+    ATTEMPTS_MAX, BROKER_SILENT_AFTER_MS, DELETION_DELAY_MS, ENTRIES_MAX, EXCLUSIVE_WEIGHT,
+    EXPIRED_MAX, EXPIRED_MS, EXPIRY_DIVISOR, EXPIRY_MARGIN_MS, HOLDERS_MAX, IDLE_RECORD_TTL_MS,
+    LIMIT_RECORD_TTL_MS, PARTIAL_RELEASE_MAX_MS, PROVISIONAL_GRANT_MS, RELEASE_SUBSCRIBERS_MAX,
+    RELEASED_MAX, TOMBSTONE_MS, TOMBSTONES_MAX, TOUCH_STALL_MS,
+};
 
 /// A command of the store, which has a script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +41,37 @@ macro_rules! schema {
 /// side by side. A broker of another schema refuses to serve, and a script rejects a record of
 /// another schema.
 pub const SCHEMA: &str = schema!();
+
+/// Pairs each constant with its name.
+macro_rules! named {
+    ($($constant:ident),* $(,)?) => {
+        [$((stringify!($constant), $constant as u64)),*]
+    };
+}
+
+/// Constants of the specification that the scripts name. The scripts receive their values, because
+/// each variable of Lua that a function uses makes the function more expensive to create.
+const CONSTANTS: [(&str, u64); 19] = named![
+    ATTEMPTS_MAX,
+    BROKER_SILENT_AFTER_MS,
+    DELETION_DELAY_MS,
+    ENTRIES_MAX,
+    EXCLUSIVE_WEIGHT,
+    EXPIRED_MAX,
+    EXPIRED_MS,
+    EXPIRY_DIVISOR,
+    EXPIRY_MARGIN_MS,
+    HOLDERS_MAX,
+    IDLE_RECORD_TTL_MS,
+    LIMIT_RECORD_TTL_MS,
+    PARTIAL_RELEASE_MAX_MS,
+    PROVISIONAL_GRANT_MS,
+    RELEASED_MAX,
+    RELEASE_SUBSCRIBERS_MAX,
+    TOMBSTONES_MAX,
+    TOMBSTONE_MS,
+    TOUCH_STALL_MS,
+];
 
 /// Text of a verb's script: the parts that it needs, in an order in which each part uses only
 /// earlier parts.
@@ -80,11 +117,11 @@ impl Scripts {
         Self::edited(|_, text| text.to_owned())
     }
 
-    /// Returns the scripts after `edit` has changed each text. Tests inject time by replacing the
-    /// line that reads it.
+    /// Returns the scripts after `edit` has changed each text, which names constants. Tests inject
+    /// time by replacing the line that reads it.
     pub fn edited(edit: impl Fn(Verb, &str) -> String) -> Self {
         let scripts = SOURCES.map(|(verb, name, text)| {
-            let script = Script::new(name, edit(verb, text));
+            let script = Script::new(name, with_constants(&edit(verb, text)));
             match verb.accepts_batches() {
                 true => script.for_several_locks(),
                 false => script,
@@ -102,6 +139,23 @@ impl Scripts {
     pub fn all(&self) -> Arc<[Script]> {
         Arc::clone(&self.0)
     }
+}
+
+/// Replaces the names of constants by their values.
+fn with_constants(text: &str) -> String {
+    let is_word = |character: char| character.is_ascii_alphanumeric() || character == '_';
+    let mut replaced = String::with_capacity(text.len());
+    for part in text.split_inclusive(|character| !is_word(character)) {
+        let word = part.trim_end_matches(|character| !is_word(character));
+        match CONSTANTS.iter().find(|(name, _)| *name == word) {
+            Some((_, value)) => {
+                replaced.push_str(&value.to_string());
+                replaced.push_str(&part[word.len()..]);
+            }
+            None => replaced.push_str(part),
+        }
+    }
+    replaced
 }
 
 const ACQUIRE: &str = granting!(

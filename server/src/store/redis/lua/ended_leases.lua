@@ -1,19 +1,14 @@
--- Records of ended leases, kept for a while so that repeated requests get a correct reply. They are
--- deleted one second after they stop counting, so that a small backward step of the clock changes
--- no reply.
-local PRUNE_DELAY = 1000
--- Expiry of a lease with the longest validity, one hour, rounded up.
-local PARTIAL_RELEASE_MAX = 4330000
+-- Records of ended leases, kept for a while so that repeated requests get a correct reply.
 
 -- Returns true while a release still counts. A time far in the future dates from before the clock
 -- was set back and is ignored.
 local function release_counts(seq, at, last)
-  return seq + RELEASED_MAX > last or at + TOMBSTONE_TTL > now and at <= now + 2 * PRUNE_DELAY
+  return seq + RELEASED_MAX > last or at + TOMBSTONE_MS > now and at <= now + 2 * DELETION_DELAY_MS
 end
 
 -- Returns true while a partial release still counts: until the lease can no longer be presented
 -- with the released lock.
-local function partial_release_counts(_, until_ms) return until_ms > now and until_ms <= now + PARTIAL_RELEASE_MAX end
+local function partial_release_counts(_, until_ms) return until_ms > now and until_ms <= now + PARTIAL_RELEASE_MAX_MS end
 
 local function expiry_counts(seq, at, last) return seq + EXPIRED_MAX > last and at + EXPIRED_MS > now end
 
@@ -71,7 +66,7 @@ local function prune_ended(kind, first, last, kept)
   local latest = fields(stamps)
   for i = 1, #names do
     if oldest[i] then
-      if kept(first, string.sub(oldest[i], 28) + PRUNE_DELAY, last) then break end
+      if kept(first, string.sub(oldest[i], 28) + DELETION_DELAY_MS, last) then break end
       changed[names[i]] = false
       if tonumber(string.match(latest[i] or '', '^(%d+)|')) == first then changed[stamps[i]] = false end
     end

@@ -1,5 +1,5 @@
 -- Grant, renewal and removal of a holder: its slot, its expiry, and the sums over all holders.
-local function expiry(ttl) return ttl + math.floor(ttl / 5) + 250 end
+local function expiry(ttl) return ttl + math.floor(ttl / EXPIRY_DIVISOR) + EXPIRY_MARGIN_MS end
 
 -- Returns the validity to announce, which is the ttl cut by max_hold. Nil if max_hold has passed.
 local function effective_ttl(h)
@@ -36,7 +36,7 @@ local function grant(w, position, token)
     terms = w.terms, position = position, attempts = w.attempts, entries = '', stream = w.stream,
     owner = w.owner }
   local life = expiry(effective_ttl(h))
-  h.expires = now + (position and math.min(life, PROVISIONAL_GRANT) or life)
+  h.expires = now + (position and math.min(life, PROVISIONAL_GRANT_MS) or life)
   all.n, all.used = all.n + 1, all.used + h.weight
   all.earliest = all.n == 1 and h.expires or math.min(all.earliest, h.expires)
   all.latest = math.max(all.latest, h.expires)

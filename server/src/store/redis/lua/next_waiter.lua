@@ -2,12 +2,12 @@
 --
 -- Returns two booleans. The first is true if the lock can be handed to a waiter of this broker
 -- whose last hand-off lapsed at `passed`. The second is true if the broker is gone: it has been
--- silent for more than 2 * BROKER_SILENT_AFTER, or is unknown here.
+-- silent for more than 2 * BROKER_SILENT_AFTER_MS, or is unknown here.
 local function broker_liveness(broker, passed)
   if broker == broker_id then return true, false end
   local touched_ms, silent = last_touch(broker)
-  local is_live = touched_ms and silent <= BROKER_SILENT_AFTER and touched_ms >= tonumber(passed)
-  return is_live, not touched_ms or silent > 2 * BROKER_SILENT_AFTER
+  local is_live = touched_ms and silent <= BROKER_SILENT_AFTER_MS and touched_ms >= tonumber(passed)
+  return is_live, not touched_ms or silent > 2 * BROKER_SILENT_AFTER_MS
 end
 
 -- Returns the broker to which the lock of a waiter is handed, or nil, and true if all brokers of

@@ -1,14 +1,11 @@
--- Constants, the clock and the state of one lock, shared by all verbs. SCHEMA: scripts.rs.
+-- Constants, the clock and the state of one lock, shared by all verbs. scripts.rs inserts SCHEMA,
+-- and the values of the constants of the specification (server/src/lock.rs) wherever they are named.
 --
 -- KEYS: lock, era, more locks (dispatch.lua). ARGV: broker ('…*': watch.lua), not_after_ms, era_id
 -- (in a cluster: era_check.lua), then the arguments of the verb, for each lock
 --
 -- In all scripts `h` is a holder, `e` an entry of a holder, and `w` a waiter.
-local BROKER_SILENT_AFTER, TOUCH_STALL, PROVISIONAL_GRANT = 6000, 3000, 3000
-local IDLE_RECORD_TTL, LIMIT_RECORD_TTL, TOMBSTONE_TTL, EXPIRED_MS = 300000, 86400000, 2000, 60000
-local SCAN_MAX, GRANTS_MAX, ATTEMPT_LEN, EXCLUSIVE_WEIGHT = 256, 64, 31, 1073741824
-local HOLDERS_MAX, ENTRIES_MAX, ATTEMPTS_MAX, REPORTED_SLOTS_MAX, EXPIRATIONS_MAX = 1000, 64, 8, 256, 128
-local TOMBSTONES_MAX, RELEASED_MAX, EXPIRED_MAX = 256, 16, 1000
+local SCAN_MAX, GRANTS_MAX, ATTEMPT_LEN, REPORTED_SLOTS_MAX, EXPIRATIONS_MAX = 256, 64, 31, 256, 128
 local call = redis.call
 local lock, era_key = KEYS[1], KEYS[2]
 local broker_id, watched, not_after, era_id = string.sub(ARGV[1], 1, 16), #ARGV[1] > 16, tonumber(ARGV[2]), ARGV[3]

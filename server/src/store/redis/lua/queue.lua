@@ -19,10 +19,10 @@ local function write_waiter(position, w)
 end
 
 -- Returns the clock that measures the silence of brokers. It omits gaps between touches of more
--- than TOUCH_STALL.
+-- than TOUCH_STALL_MS.
 local function silence_clock()
   local gap = math.max(now - queue.ms, 0)
-  return queue.heard + (gap > TOUCH_STALL and 0 or gap)
+  return queue.heard + (gap > TOUCH_STALL_MS and 0 or gap)
 end
 
 -- Returns the time of the broker's last touch and its silence since then, or nil if the broker is

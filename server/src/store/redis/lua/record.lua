@@ -62,5 +62,5 @@ local function save()
   end
   for i = 1, #sets, 1000 do call('HSET', lock, unpack(sets, i, math.min(i + 999, #sets))) end
   for i = 1, #deletes, 1000 do call('HDEL', lock, unpack(deletes, i, math.min(i + 999, #deletes))) end
-  call('PEXPIRE', lock, int(last - now + (set_limit > 0 and LIMIT_RECORD_TTL or IDLE_RECORD_TTL)))
+  call('PEXPIRE', lock, int(last - now + (set_limit > 0 and LIMIT_RECORD_TTL_MS or IDLE_RECORD_TTL_MS)))
 end

@@ -1,9 +1,7 @@
 -- Brokers to notify when the lock becomes free: a node of a RedLock store has no queue.
-local SUBSCRIBERS_MAX = 64
-
 local function subscribe_release()
   local brokers = field('n') or ''
-  if #brokers < SUBSCRIBERS_MAX * #broker_id and not string.find(brokers, broker_id, 1, true) then
+  if #brokers < RELEASE_SUBSCRIBERS_MAX * #broker_id and not string.find(brokers, broker_id, 1, true) then
     changed.n = brokers .. broker_id
   end
 end

@@ -10,6 +10,6 @@ local function add_tombstone(id)
   for known_id, until_ms in string.gmatch(field('a') or '', '(%w+)|(%d+)') do
     if known_id ~= id and tonumber(until_ms) > now then kept[#kept + 1] = known_id .. '|' .. until_ms end
   end
-  kept[#kept + 1] = id .. '|' .. now + TOMBSTONE_TTL
+  kept[#kept + 1] = id .. '|' .. now + TOMBSTONE_MS
   changed.a = table.concat(kept, ',', math.max(#kept - TOMBSTONES_MAX + 1, 1))
 end

@@ -7,7 +7,7 @@ local function verb(from)
   load()
   expire()
   local touched_ms, silent = last_touch(broker_id)
-  local rejoin = not touched_ms or silent > BROKER_SILENT_AFTER
+  local rejoin = not touched_ms or silent > BROKER_SILENT_AFTER_MS
   if touched_ms then touch_queue() end
   advance()
   rejoin = rejoin or must_repeat
