@@ -200,6 +200,8 @@ impl LockAcquisition<'_> {
                 () = tokio::time::sleep_until(self.deadline) => return self.time_out().await,
             };
             match signal {
+                // A repeat may last until the deadline of a command, and be followed by another.
+                Signal::Rejoin if Instant::now() >= self.deadline => {}
                 Signal::Rejoin => return WaitOutcome::Rejoin,
                 // A hand-off to an earlier attempt, which was cancelled before this attempt was
                 // queued.

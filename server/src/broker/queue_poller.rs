@@ -180,6 +180,21 @@ mod tests {
         waiting.abort();
     }
 
+    /// Several signals may be queued, and each repeat may last until the deadline of a command.
+    #[tokio::test(start_paused = true)]
+    async fn a_call_is_not_repeated_after_its_wait() {
+        let store = Arc::new(StubStore::queueing(Duration::from_millis(10)));
+        let broker = Broker::unlimited(store.clone());
+        let waiting = spawn_acquire(&broker);
+        let wait_ms = acquire(&lock("a"), 0).wait_ms;
+        sleep(Duration::from_millis(wait_ms - 500)).await;
+        store.lose_rejoins(usize::MAX);
+        (0..8).for_each(|_| broker.waiters.rejoin(&lock("a")));
+        sleep(Duration::from_secs(20)).await;
+        assert_eq!(store.rejoins_sent(), 1);
+        waiting.abort();
+    }
+
     /// Spawns a call that waits for the lock `a`.
     fn spawn_acquire(broker: &Broker) -> JoinHandle<Result<Lease, LockFailure>> {
         let command = acquire(&lock("a"), 0);

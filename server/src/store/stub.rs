@@ -25,6 +25,9 @@ use crate::lock::{
 /// without a bound terminates.
 const STEPS_MAX: usize = 400;
 
+/// Time after which the loss of a reply is noticed.
+const LOST_AFTER: Duration = Duration::from_secs(1);
+
 /// A store with long listings. All other commands never complete.
 #[derive(Default)]
 pub(crate) struct StubStore {
@@ -134,6 +137,7 @@ impl Store for StubStore {
                 .rejoins_to_lose
                 .fetch_update(Relaxed, Relaxed, subtract);
             if lost.is_ok() {
+                sleep(LOST_AFTER).await;
                 return Err(StoreError::Unavailable("no reply".to_owned()));
             }
         }
