@@ -19,29 +19,22 @@ use crate::{
     },
 };
 
-const OPERATIONS: [&str; 12] = [
-    "acquire",
-    "renew",
-    "attach",
-    "release",
-    "cancel",
-    "touch",
-    "set_limit",
-    "revoke",
-    "get",
-    "list",
-    "check",
-    "watch",
-];
-const ERROR_KINDS: [&str; 7] = [
-    "unavailable",
-    "not_now",
-    "full",
-    "recovering",
-    "unsupported",
-    "corrupt",
-    "garbled",
-];
+/// Operation of a store, with its label.
+#[derive(Debug, Clone, Copy)]
+enum Operation {
+    Acquire,
+    Renew,
+    Attach,
+    Release,
+    Cancel,
+    Touch,
+    SetLimit,
+    Revoke,
+    Get,
+    List,
+    Check,
+    Watch,
+}
 
 pub(super) struct Families {
     durations: Histograms,
@@ -54,15 +47,10 @@ pub(super) struct Families {
 /// Store wrapper that records metrics.
 pub struct InstrumentedStore {
     store: Arc<dyn Store>,
-    ops: [StoreOperation; OPERATIONS.len()],
-}
-
-struct StoreOperation {
-    name: &'static str,
-    duration: OnceLock<Histogram>,
     durations: Histograms,
     errors: Counters,
-    made: [OnceLock<Counter>; ERROR_KINDS.len()],
+    /// Histogram of each operation, created by its first command.
+    created: [OnceLock<Histogram>; Operation::Watch as usize + 1],
 }
 
 impl Families {
@@ -109,63 +97,70 @@ impl Metrics {
         let Some(inner) = &self.0 else {
             return store;
         };
-        let ops = OPERATIONS.map(|name| StoreOperation {
-            name,
-            duration: OnceLock::new(),
+        Arc::new(InstrumentedStore {
+            store,
             durations: inner.store.durations.clone(),
             errors: inner.store.errors.clone(),
-            made: Default::default(),
-        });
-        Arc::new(InstrumentedStore { store, ops })
+            created: Default::default(),
+        })
     }
 }
 
 impl InstrumentedStore {
     async fn time<T>(
         &self,
-        op: usize,
+        operation: Operation,
         command: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let started_at = Instant::now();
         let result = command.await;
-        let op = &self.ops[op];
-        op.duration().observe(seconds(started_at.elapsed()));
-        result.inspect_err(|error| op.failed(error))
+        let label = || ("op", operation.name().to_owned());
+        let create = || self.durations.get_or_create_owned(&vec![label()]);
+        let duration = self.created[operation as usize].get_or_init(create);
+        duration.observe(seconds(started_at.elapsed()));
+        result.inspect_err(|error| {
+            let labels = vec![label(), ("kind", error_kind(error).to_owned())];
+            self.errors.get_or_create(&labels).inc();
+        })
     }
 }
 
-impl StoreOperation {
-    fn duration(&self) -> &Histogram {
-        let label = || vec![("op", self.name.to_owned())];
-        let create = || self.durations.get_or_create_owned(&label());
-        self.duration.get_or_init(create)
+impl Operation {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Acquire => "acquire",
+            Self::Renew => "renew",
+            Self::Attach => "attach",
+            Self::Release => "release",
+            Self::Cancel => "cancel",
+            Self::Touch => "touch",
+            Self::SetLimit => "set_limit",
+            Self::Revoke => "revoke",
+            Self::Get => "get",
+            Self::List => "list",
+            Self::Check => "check",
+            Self::Watch => "watch",
+        }
     }
+}
 
-    fn failed(&self, error: &StoreError) {
-        let kind = match error {
-            StoreError::Unavailable(_) => 0,
-            StoreError::NotExecuted(_) => 1,
-            StoreError::Full(_) => 2,
-            StoreError::Recovering { .. } => 3,
-            StoreError::Unsupported(_) => 4,
-            StoreError::Corrupt(_) => 5,
-            StoreError::InvalidReply(_) => 6,
-        };
-        let create = || {
-            let labels = vec![
-                ("op", self.name.to_owned()),
-                ("kind", ERROR_KINDS[kind].to_owned()),
-            ];
-            self.errors.get_or_create_owned(&labels)
-        };
-        self.made[kind].get_or_init(create).inc();
+fn error_kind(error: &StoreError) -> &'static str {
+    match error {
+        StoreError::Unavailable(_) => "unavailable",
+        StoreError::NotExecuted(_) => "not_now",
+        StoreError::Full(_) => "full",
+        StoreError::Recovering { .. } => "recovering",
+        StoreError::Unsupported(_) => "unsupported",
+        StoreError::Corrupt(_) => "corrupt",
+        StoreError::InvalidReply(_) => "garbled",
     }
 }
 
 #[async_trait]
 impl Store for InstrumentedStore {
     async fn acquire(&self, acquire: &AcquireCommand) -> Result<Acquired, StoreError> {
-        self.time(0, self.store.acquire(acquire)).await
+        self.time(Operation::Acquire, self.store.acquire(acquire))
+            .await
     }
 
     async fn renew(
@@ -174,8 +169,11 @@ impl Store for InstrumentedStore {
         ttl: Option<Ttl>,
         expected_attachment: ExpectedAttachment,
     ) -> Result<LeaseReply<Grant>, StoreError> {
-        self.time(1, self.store.renew(lease, ttl, expected_attachment))
-            .await
+        self.time(
+            Operation::Renew,
+            self.store.renew(lease, ttl, expected_attachment),
+        )
+        .await
     }
 
     async fn renew_for_client(
@@ -184,8 +182,11 @@ impl Store for InstrumentedStore {
         ttl: Option<Ttl>,
         via: ExpectedAttachment,
     ) -> Result<LeaseReply<Grant>, StoreError> {
-        self.time(1, self.store.renew_for_client(lease, ttl, via))
-            .await
+        self.time(
+            Operation::Renew,
+            self.store.renew_for_client(lease, ttl, via),
+        )
+        .await
     }
 
     async fn attach(
@@ -193,7 +194,8 @@ impl Store for InstrumentedStore {
         lease: &LeaseRef,
         attachment: Attachment,
     ) -> Result<LeaseReply<Grant>, StoreError> {
-        self.time(2, self.store.attach(lease, attachment)).await
+        self.time(Operation::Attach, self.store.attach(lease, attachment))
+            .await
     }
 
     async fn release(
@@ -202,8 +204,11 @@ impl Store for InstrumentedStore {
         scope: ReleaseScope,
         expected_attachment: ExpectedAttachment,
     ) -> Result<LeaseReply<Released>, StoreError> {
-        self.time(3, self.store.release(lease, scope, expected_attachment))
-            .await
+        self.time(
+            Operation::Release,
+            self.store.release(lease, scope, expected_attachment),
+        )
+        .await
     }
 
     async fn cancel(
@@ -212,24 +217,26 @@ impl Store for InstrumentedStore {
         request: RequestHash,
         attempt: AttemptId,
     ) -> Result<Cancelled, StoreError> {
-        self.time(4, self.store.cancel(lock, request, attempt))
+        self.time(Operation::Cancel, self.store.cancel(lock, request, attempt))
             .await
     }
 
     async fn touch(&self, lock: &LockKey) -> Result<Touched, StoreError> {
-        self.time(5, self.store.touch(lock)).await
+        self.time(Operation::Touch, self.store.touch(lock)).await
     }
 
     async fn set_limit(&self, lock: &LockKey, limit: Option<u32>) -> Result<LimitSet, StoreError> {
-        self.time(6, self.store.set_limit(lock, limit)).await
+        self.time(Operation::SetLimit, self.store.set_limit(lock, limit))
+            .await
     }
 
     async fn revoke(&self, command: &RevokeCommand) -> Result<LeaseReply<Revoked>, StoreError> {
-        self.time(7, self.store.revoke(command)).await
+        self.time(Operation::Revoke, self.store.revoke(command))
+            .await
     }
 
     async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, StoreError> {
-        self.time(8, self.store.get(lock)).await
+        self.time(Operation::Get, self.store.get(lock)).await
     }
 
     async fn list(
@@ -238,16 +245,17 @@ impl Store for InstrumentedStore {
         cursor: Option<&Cursor>,
         max_count: usize,
     ) -> Result<Listed, StoreError> {
-        self.time(9, self.store.list(filter, cursor, max_count))
+        self.time(Operation::List, self.store.list(filter, cursor, max_count))
             .await
     }
 
     async fn check(&self, lock: &LockKey, token: FencingToken) -> Result<Checked, StoreError> {
-        self.time(10, self.store.check(lock, token)).await
+        self.time(Operation::Check, self.store.check(lock, token))
+            .await
     }
 
     async fn watch(&self) -> Result<(), StoreError> {
-        self.time(11, self.store.watch()).await
+        self.time(Operation::Watch, self.store.watch()).await
     }
 
     fn broker(&self) -> BrokerId {
