@@ -200,7 +200,6 @@ impl LockAcquisition<'_> {
                 () = tokio::time::sleep_until(self.deadline) => return self.time_out().await,
             };
             match signal {
-                // A repeat may last until the deadline of a command, and be followed by another.
                 Signal::Rejoin if Instant::now() >= self.deadline => {}
                 Signal::Rejoin => return WaitOutcome::Rejoin,
                 // A hand-off to an earlier attempt, which was cancelled before this attempt was
@@ -221,11 +220,18 @@ impl LockAcquisition<'_> {
                     received_at: notified_at,
                     ..
                 } => {
-                    if let Some(outcome) = self.claim(fencing_token).await {
-                        if let WaitOutcome::Granted(_) = outcome {
-                            self.timer.handed_over(notified_at);
+                    match self.claim(fencing_token).await {
+                        // Each claim and each repeat may last until the deadline of a command.
+                        None | Some(WaitOutcome::Rejoin) if Instant::now() >= self.deadline => {
+                            return self.time_out().await;
                         }
-                        return outcome;
+                        None => {}
+                        Some(outcome) => {
+                            if let WaitOutcome::Granted(_) = outcome {
+                                self.timer.handed_over(notified_at);
+                            }
+                            return outcome;
+                        }
                     }
                 }
             }

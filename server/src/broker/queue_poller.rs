@@ -124,9 +124,12 @@ mod tests {
     use super::*;
     use crate::{
         broker::{PERMIT_HOLD_MAX, TOUCHES_IN_FLIGHT_MAX},
-        lock::{AcquireCall, Lease, LockFailure, RequestId, Target, Ttl},
+        lock::{AcquireCall, FencingToken, Lease, LockFailure, RequestId, Target, Ttl},
         store::stub::{StubStore, acquire, lock},
+        waiters::Signal,
     };
+
+    const WAIT_MS: u64 = 60_000;
 
     #[tokio::test(start_paused = true)]
     async fn concurrent_touches_are_bounded() {
@@ -186,8 +189,7 @@ mod tests {
         let store = Arc::new(StubStore::queueing(Duration::from_millis(10)));
         let broker = Broker::unlimited(store.clone());
         let waiting = spawn_acquire(&broker);
-        let wait_ms = acquire(&lock("a"), 0).wait_ms;
-        sleep(Duration::from_millis(wait_ms - 500)).await;
+        sleep(Duration::from_millis(WAIT_MS - 500)).await;
         store.lose_rejoins(usize::MAX);
         (0..8).for_each(|_| broker.waiters.rejoin(&lock("a")));
         sleep(Duration::from_secs(20)).await;
@@ -195,8 +197,38 @@ mod tests {
         waiting.abort();
     }
 
+    /// Each touch reports the hand-off again until it is claimed.
+    #[tokio::test(start_paused = true)]
+    async fn a_call_claims_at_most_once_after_its_wait() {
+        let store = Arc::new(StubStore::queueing(Duration::from_millis(10)));
+        let broker = Broker::unlimited(store.clone());
+        let request_id = RequestId::random();
+        let request = request_id.hash();
+        let waiting = spawn_acquire_as(&broker, request_id);
+        sleep(Duration::from_millis(WAIT_MS - 500)).await;
+        for _ in 0..4 {
+            let hand_off = Signal::HandOff {
+                fencing_token: FencingToken::after(1, 0),
+                provisional: true,
+                sent: None,
+                received_at: Instant::now(),
+            };
+            broker.waiters.hand_off(&lock("a"), request, hand_off);
+        }
+        sleep(Duration::from_secs(20)).await;
+        assert_eq!(store.claims_sent(), 1);
+        waiting.abort();
+    }
+
     /// Spawns a call that waits for the lock `a`.
     fn spawn_acquire(broker: &Broker) -> JoinHandle<Result<Lease, LockFailure>> {
+        spawn_acquire_as(broker, RequestId::random())
+    }
+
+    fn spawn_acquire_as(
+        broker: &Broker,
+        request_id: RequestId,
+    ) -> JoinHandle<Result<Lease, LockFailure>> {
         let command = acquire(&lock("a"), 0);
         let call = AcquireCall {
             targets: vec![Target {
@@ -207,8 +239,8 @@ mod tests {
             owner: command.owner,
             ttl: Ttl::from_stored(2_000),
             options: command.options,
-            wait_ms: command.wait_ms,
-            request_id: RequestId::random(),
+            wait_ms: WAIT_MS,
+            request_id,
             arguments: command.arguments,
         };
         let (broker, tasks) = (broker.clone(), broker.tasks.clone());

@@ -41,6 +41,7 @@ pub(crate) struct StubStore {
     rejoins_sent: AtomicUsize,
     /// Number of further repeated calls whose reply is lost.
     rejoins_to_lose: AtomicUsize,
+    claims_sent: AtomicUsize,
 }
 
 impl StubStore {
@@ -71,6 +72,11 @@ impl StubStore {
     /// Returns the number of calls that were sent again because their position may be lost.
     pub(crate) fn rejoins_sent(&self) -> usize {
         self.rejoins_sent.load(Relaxed)
+    }
+
+    /// Returns the number of claims of hand-offs, whose replies are lost.
+    pub(crate) fn claims_sent(&self) -> usize {
+        self.claims_sent.load(Relaxed)
     }
 
     /// Returns the number of commands sent, watches excluded.
@@ -156,7 +162,12 @@ impl Store for StubStore {
         _: Option<Ttl>,
         _: ExpectedAttachment,
     ) -> Result<LeaseReply<Grant>, StoreError> {
-        self.never_reply().await
+        if self.touch_duration.is_none() {
+            return self.never_reply().await;
+        }
+        self.claims_sent.fetch_add(1, Relaxed);
+        sleep(LOST_AFTER).await;
+        Err(StoreError::Unavailable("no reply".to_owned()))
     }
 
     async fn renew_for_client(
