@@ -42,7 +42,6 @@ use std::{
 };
 
 use async_trait::async_trait;
-use fred::types::Value;
 use tokio::time::Instant;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -55,7 +54,7 @@ use self::{
     node::{Node, ScriptError},
     pubsub::event_handler,
     routing::{Route, Topology},
-    scripts::{Command, Preamble, Scripts, Verb},
+    scripts::{Preamble, ScriptCall, Scripts, calls},
     supervisor::{Channel, Subscription, Supervisor},
     watch_interest::WatchInterest,
 };
@@ -68,20 +67,6 @@ use crate::lock::{
     FencingToken, Filter, Grant, INSPECT_ENTRIES_MAX, LeaseRef, LockKey, LockState, ReleaseScope,
     RequestHash, RevokeCommand, Ttl, WAITERS_MAX,
 };
-
-pub mod decode {
-    //! Decoders of script replies, for code that runs the scripts directly.
-    pub use super::reply::{
-        acquired, attached, cancelled, checked, limit_set, released, renewed, revoked, state,
-        touched, voted,
-    };
-
-    /// A function that decodes the reply of one verb.
-    pub type Decode<T> = fn(
-        fred::types::Value,
-        crate::lock::BrokerId,
-    ) -> Result<super::ScriptReply<T>, crate::store::StoreError>;
-}
 
 /// Time limit of a call: within a second the caller has a reply, whatever the store does.
 const CALL_TIMEOUT: Duration = Duration::from_millis(900);
@@ -137,31 +122,20 @@ impl RedisStore {
         })
     }
 
-    async fn run<T>(
-        &self,
-        lock: &LockKey,
-        verb: Verb,
-        command: impl Fn(&Preamble<'_>) -> Command + Send + Sync,
-        decode: fn(Value, BrokerId) -> Result<ScriptReply<T>, StoreError>,
-    ) -> Result<T, StoreError> {
-        let (_, reply) = self.run_on_node(lock, verb, command, decode).await?;
+    async fn call<T>(&self, call: &ScriptCall<T>) -> Result<T, StoreError> {
+        let (_, reply) = self.call_on_node(call).await?;
         Ok(reply)
     }
 
     /// Runs one script. Grants to waiters of this broker are sent as events. The script itself has
     /// notified the other brokers of grants to their waiters.
-    async fn run_on_node<T>(
-        &self,
-        lock: &LockKey,
-        verb: Verb,
-        command: impl Fn(&Preamble<'_>) -> Command + Send + Sync,
-        decode: fn(Value, BrokerId) -> Result<ScriptReply<T>, StoreError>,
-    ) -> Result<(Route, T), StoreError> {
-        let mut route_state = self.topology.start_route(lock, verb, CALL_TIMEOUT);
+    async fn call_on_node<T>(&self, call: &ScriptCall<T>) -> Result<(Route, T), StoreError> {
+        let lock = call.lock();
+        let mut route_state = self.topology.start_route(lock, call.verb(), CALL_TIMEOUT);
         let (route, sent, script_reply) = loop {
             let route = self.topology.next_route(&mut route_state).await?;
             let sent = Instant::now();
-            let script_reply = self.eval(&route, verb, &command, decode);
+            let script_reply = self.eval(&route, call);
             let script_reply = self
                 .topology
                 .follow_reply(&mut route_state, &route, script_reply)
@@ -188,13 +162,11 @@ impl RedisStore {
     async fn eval<T>(
         &self,
         route: &Route,
-        verb: Verb,
-        command: &(impl Fn(&Preamble<'_>) -> Command + Sync),
-        decode: fn(Value, BrokerId) -> Result<ScriptReply<T>, StoreError>,
+        call: &ScriptCall<T>,
     ) -> Result<ScriptReply<T>, ScriptError> {
         let node = &route.node;
         let command = || {
-            command(&Preamble {
+            call.command(&Preamble {
                 key_prefix: &self.key_prefix,
                 broker: self.broker,
                 not_after_ms: node.not_after_ms(),
@@ -204,9 +176,9 @@ impl RedisStore {
                 is_watched: self.watch_interest.is_active(),
             })
         };
-        let script = self.scripts.get(verb);
+        let script = self.scripts.get(call.verb());
         let value = node.try_eval(script, route.mode, &command).await?;
-        let reply = decode(value, self.broker).map_err(|error| {
+        let reply = call.decode(value, self.broker).map_err(|error| {
             node.log_error(ErrorClass::UNEXPECTED_REPLY, &error.to_string(), &command);
             ScriptError::Failed(error)
         })?;
@@ -225,9 +197,8 @@ impl RedisStore {
     /// with waiters for the lock continues.
     async fn grant_to_more(&self, route: &Route, lock: &LockKey) {
         loop {
-            let touch = |preamble: &Preamble<'_>| preamble.touch(lock, 1);
             let sent = Instant::now();
-            let reply = self.eval(route, Verb::Touch, &touch, reply::touched).await;
+            let reply = self.eval(route, &calls::touch(lock, 1)).await;
             let Ok(ScriptReply {
                 outcome: Ok(outcome),
                 more,
@@ -276,9 +247,8 @@ impl RedisStore {
 #[async_trait]
 impl Store for RedisStore {
     async fn acquire(&self, acquire: &AcquireCommand) -> Result<Acquired, StoreError> {
-        let command = |preamble: &Preamble<'_>| preamble.acquire(acquire, WAITERS_MAX);
-        let run = self.run_on_node(&acquire.lock, Verb::Acquire, command, reply::acquired);
-        let (route, mut acquired) = run.await?;
+        let call = calls::acquire(acquire, WAITERS_MAX);
+        let (route, mut acquired) = self.call_on_node(&call).await?;
         if let Acquired::Granted(_) = acquired {
             route.node.replicated().await?;
         }
@@ -298,9 +268,8 @@ impl Store for RedisStore {
         ttl: Option<Ttl>,
         via: ExpectedAttachment,
     ) -> Result<LeaseReply<Grant>, StoreError> {
-        let command = |preamble: &Preamble<'_>| preamble.renew(lease, ttl, via);
-        let run = self.run_on_node(&lease.lock, Verb::Renew, command, reply::renewed);
-        let (route, renewed) = run.await?;
+        let call = calls::renew(lease, ttl, via);
+        let (route, renewed) = self.call_on_node(&call).await?;
         if renewed.is_ok() {
             route.node.replicated().await?;
         }
@@ -321,9 +290,7 @@ impl Store for RedisStore {
         lease: &LeaseRef,
         to: Attachment,
     ) -> Result<LeaseReply<Grant>, StoreError> {
-        let command = |preamble: &Preamble<'_>| preamble.attach(lease, to);
-        self.run(&lease.lock, Verb::Attach, command, reply::attached)
-            .await
+        self.call(&calls::attach(lease, to)).await
     }
 
     async fn release(
@@ -332,9 +299,7 @@ impl Store for RedisStore {
         release: ReleaseScope,
         via: ExpectedAttachment,
     ) -> Result<LeaseReply<Released>, StoreError> {
-        let command = |preamble: &Preamble<'_>| preamble.release(lease, release, via);
-        self.run(&lease.lock, Verb::Release, command, reply::released)
-            .await
+        self.call(&calls::release(lease, release, via)).await
     }
 
     async fn cancel(
@@ -343,17 +308,11 @@ impl Store for RedisStore {
         request: RequestHash,
         attempt: AttemptId,
     ) -> Result<Cancelled, StoreError> {
-        let command = |preamble: &Preamble<'_>| preamble.cancel(lock, request, attempt);
-        self.run(lock, Verb::Cancel, command, reply::cancelled)
-            .await
+        self.call(&calls::cancel(lock, request, attempt)).await
     }
 
     async fn touch(&self, lock: &LockKey) -> Result<Touched, StoreError> {
-        let touch = async |from| {
-            let command = move |preamble: &Preamble<'_>| preamble.touch(lock, from);
-            let run = self.run_on_node(lock, Verb::Touch, command, reply::touched);
-            run.await
-        };
+        let touch = async |from| self.call_on_node(&calls::touch(lock, from)).await;
         let (mut route, mut touched) = touch(1).await?;
         while let Some(from) = touched.more_from.take() {
             let more;
@@ -371,15 +330,11 @@ impl Store for RedisStore {
     }
 
     async fn set_limit(&self, lock: &LockKey, limit: Option<u32>) -> Result<LimitSet, StoreError> {
-        let command = |preamble: &Preamble<'_>| preamble.set_limit(lock, limit);
-        self.run(lock, Verb::SetLimit, command, reply::limit_set)
-            .await
+        self.call(&calls::set_limit(lock, limit)).await
     }
 
     async fn revoke(&self, revoke: &RevokeCommand) -> Result<LeaseReply<Revoked>, StoreError> {
-        let command = |preamble: &Preamble<'_>| preamble.revoke(revoke);
-        let revoked = self.run(&revoke.lock, Verb::Revoke, command, reply::revoked);
-        let revoked = revoked.await?;
+        let revoked = self.call(&calls::revoke(revoke)).await?;
         if let Ok(Revoked::Taken(lease)) = &revoked
             && let Some(revocation) = lease.to_revocation(revoke)
             && revocation.attachment.stream.broker == self.broker
@@ -390,8 +345,7 @@ impl Store for RedisStore {
     }
 
     async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, StoreError> {
-        let command = |preamble: &Preamble<'_>| preamble.get(lock, INSPECT_ENTRIES_MAX);
-        self.run(lock, Verb::Get, command, reply::state).await
+        self.call(&calls::get(lock, INSPECT_ENTRIES_MAX)).await
     }
 
     async fn list(
@@ -404,8 +358,7 @@ impl Store for RedisStore {
     }
 
     async fn check(&self, lock: &LockKey, token: FencingToken) -> Result<Checked, StoreError> {
-        let command = |preamble: &Preamble<'_>| preamble.check(lock, token);
-        self.run(lock, Verb::Check, command, reply::checked).await
+        self.call(&calls::check(lock, token)).await
     }
 
     async fn watch(&self) -> Result<(), StoreError> {

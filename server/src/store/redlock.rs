@@ -37,14 +37,13 @@ use self::{
     local_queue::{EnqueueResult, FirstReplyReceiver, LeaveResult, QueueRank},
     local_queues::LocalQueues,
     merge::InspectQuorum,
-    node_client::QuorumCall,
     nodes::Nodes,
     quorum_acquire::{QuorumOutcome, QuorumRequest},
 };
 use super::{
     Acquired, Cancelled, Checked, Cursor, Event, LeaseReply, LimitSet, Listed, Listener,
     MovedLease, NotifyMode, Released, Revoked, Store, StoreError, Touched,
-    redis::{decode, scripts::Verb},
+    redis::scripts::{ScriptCall, calls},
 };
 use crate::lock::{
     AcquireCommand, Attachment, AttemptId, BrokerId, DeploymentKey, ExpectedAttachment,
@@ -201,11 +200,7 @@ impl Store for RedlockStore {
         ttl: Option<Ttl>,
         via: ExpectedAttachment,
     ) -> Result<LeaseReply<Grant>, StoreError> {
-        let requested = lease.clone();
-        let call = QuorumCall::new(Verb::Renew, decode::renewed, move |preamble| {
-            preamble.renew(&requested, ttl, via)
-        });
-        self.renew_or_attach(lease, &call).await
+        self.renew_or_attach(calls::renew(lease, ttl, via)).await
     }
 
     async fn renew_for_client(
@@ -214,11 +209,8 @@ impl Store for RedlockStore {
         ttl: Option<Ttl>,
         via: ExpectedAttachment,
     ) -> Result<LeaseReply<Grant>, StoreError> {
-        let requested = lease.clone();
-        let call = QuorumCall::new(Verb::Renew, decode::renewed, move |preamble| {
-            preamble.renew(&requested, ttl, via).for_client()
-        });
-        self.renew_or_attach(lease, &call).await
+        let call = calls::renew(lease, ttl, via).for_client();
+        self.renew_or_attach(call).await
     }
 
     async fn attach(
@@ -226,11 +218,7 @@ impl Store for RedlockStore {
         lease: &LeaseRef,
         to: Attachment,
     ) -> Result<LeaseReply<Grant>, StoreError> {
-        let requested = lease.clone();
-        let call = QuorumCall::new(Verb::Attach, decode::attached, move |preamble| {
-            preamble.attach(&requested, to)
-        });
-        self.renew_or_attach(lease, &call).await
+        self.renew_or_attach(calls::attach(lease, to)).await
     }
 
     async fn release(
@@ -239,17 +227,9 @@ impl Store for RedlockStore {
         release: ReleaseScope,
         via: ExpectedAttachment,
     ) -> Result<LeaseReply<Released>, StoreError> {
-        let requested = lease.clone();
-        let call = QuorumCall::new(Verb::Release, decode::released, move |preamble| {
-            preamble
-                .release(&requested, release, via)
-                .with_release_notification()
-        });
-        let result = self
-            .0
-            .nodes
-            .ask_quorum(&call, |outcome| outcome.reply)
-            .await?;
+        let call = calls::release(lease, release, via).with_release_notification();
+        let nodes = &self.0.nodes;
+        let result = nodes.ask_quorum(call, |outcome| outcome.reply).await?;
         self.0.queues.wake(&lease.lock, Duration::ZERO);
         Ok(merge::released(result))
     }
@@ -275,14 +255,9 @@ impl Store for RedlockStore {
                 }
             }
         };
-        let key = lock.clone();
-        let call = QuorumCall::new(Verb::Cancel, decode::cancelled, move |preamble| {
-            preamble
-                .cancel(&key, request, by)
-                .with_release_notification()
-        });
+        let call = calls::cancel(lock, request, by).with_release_notification();
         let mut collector = CancelQuorum::new(shared.nodes.count());
-        shared.nodes.collect(&call, &mut collector).await;
+        shared.nodes.collect(call, &mut collector).await;
         let cancelled = collector.result()?;
         shared.queues.wake(lock, Duration::ZERO);
         Ok(cancelled)
@@ -308,13 +283,10 @@ impl Store for RedlockStore {
     }
 
     async fn revoke(&self, revoke: &RevokeCommand) -> Result<LeaseReply<Revoked>, StoreError> {
-        let command = revoke.clone();
-        let call = QuorumCall::new(Verb::Revoke, decode::revoked, move |preamble| {
-            preamble.revoke(&command).with_release_notification()
-        });
+        let call = calls::revoke(revoke).with_release_notification();
         let nodes = &self.0.nodes;
         let result = nodes
-            .ask_quorum(&call, merge_revocations::revoked_now)
+            .ask_quorum(call, merge_revocations::revoked_now)
             .await?;
         let queue_length = self.0.queues.length(&revoke.lock);
         let revoked = merge_revocations::revoked(result, queue_length);
@@ -332,12 +304,9 @@ impl Store for RedlockStore {
 
     async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, StoreError> {
         let nodes = &self.0.nodes;
-        let key = lock.clone();
-        let call = QuorumCall::new(Verb::Get, decode::state, move |preamble| {
-            preamble.get(&key, INSPECT_ENTRIES_MAX)
-        });
         let mut seen = InspectQuorum::new(nodes.count());
-        nodes.collect(&call, &mut seen).await;
+        let call = calls::get(lock, INSPECT_ENTRIES_MAX);
+        nodes.collect(call, &mut seen).await;
         let state = seen.result()?;
         Ok(state.map(|state| self.with_waiters(lock, state)))
     }
@@ -352,11 +321,8 @@ impl Store for RedlockStore {
     }
 
     async fn check(&self, lock: &LockKey, token: FencingToken) -> Result<Checked, StoreError> {
-        let key = lock.clone();
-        let call = QuorumCall::new(Verb::Check, decode::checked, move |preamble| {
-            preamble.check(&key, token)
-        });
-        let result = self.0.nodes.ask_quorum(&call, merge::liveness).await?;
+        let call = calls::check(lock, token);
+        let result = self.0.nodes.ask_quorum(call, merge::liveness).await?;
         Ok(merge::checked(result))
     }
 
@@ -388,13 +354,13 @@ impl Store for RedlockStore {
 impl RedlockStore {
     async fn renew_or_attach(
         &self,
-        lease: &LeaseRef,
-        call: &QuorumCall<LeaseReply<Grant>>,
+        call: ScriptCall<LeaseReply<Grant>>,
     ) -> Result<LeaseReply<Grant>, StoreError> {
+        let lock = call.lock().clone();
         let result = self.0.nodes.ask_quorum_about_liveness(call).await?;
         Ok(merge::renewed_or_attached(result).map(|(grant, moved)| {
-            self.0.send_moved(&lease.lock, moved);
-            self.with_queue(&lease.lock, grant)
+            self.0.send_moved(&lock, moved);
+            self.with_queue(&lock, grant)
         }))
     }
 

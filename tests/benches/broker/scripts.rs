@@ -14,8 +14,8 @@ use leasehold_server::lock::{
     Owner, ReleaseScope, RequestId, WAITERS_MAX,
 };
 use leasehold_server::store::Acquired;
-use leasehold_server::store::redis::scripts::{Command, Preamble, Scripts as Texts, Verb};
-use leasehold_server::store::redis::{ScriptReply, decode};
+use leasehold_server::store::redis::ScriptReply;
+use leasehold_server::store::redis::scripts::{Command, Preamble, Scripts as Texts, Verb, calls};
 use leasehold_tests::broker::process::KEY_PREFIX;
 use leasehold_tests::store_fixture::released_now;
 
@@ -118,9 +118,10 @@ impl Pair for Caller {
             },
             rejoin: false,
         };
-        let command = self.scripts.preamble().acquire(&acquire, WAITERS_MAX);
+        let call = calls::acquire(&acquire, WAITERS_MAX);
+        let command = call.command(&self.scripts.preamble());
         let value = self.scripts.run(&self.scripts.acquire, command).await;
-        let Acquired::Granted(grant) = reply(decode::acquired(value, self.scripts.me)) else {
+        let Acquired::Granted(grant) = reply(call.decode(value, self.scripts.me)) else {
             panic!("the caller's own lock is free");
         };
         let lease = LeaseRef {
@@ -128,15 +129,10 @@ impl Pair for Caller {
             lease_id: acquire.lease_id,
             fencing_token: grant.fencing_token,
         };
-        let command =
-            self.scripts
-                .preamble()
-                .release(&lease, ReleaseScope::All, ExpectedAttachment::Any);
+        let call = calls::release(&lease, ReleaseScope::All, ExpectedAttachment::Any);
+        let command = call.command(&self.scripts.preamble());
         let value = self.scripts.run(&self.scripts.release, command).await;
-        assert_eq!(
-            reply(decode::released(value, self.scripts.me)),
-            released_now(0)
-        );
+        assert_eq!(reply(call.decode(value, self.scripts.me)), released_now(0));
     }
 }
 

@@ -10,8 +10,8 @@ use leasehold_server::{
         Outcome, Rejected, StoreError,
         memory::context::Bounds,
         redis::{
-            self, decode,
-            scripts::{self, Command, Preamble, Scripts},
+            self,
+            scripts::{self, Command, Preamble, Scripts, calls},
         },
     },
 };
@@ -80,6 +80,40 @@ pub enum KeyForm<'a> {
 /// Tag of the slot in which all locks are, in the form of a cluster.
 pub const SLOT_TAG: &str = "{7}";
 
+/// Evaluates an expression with the script call of a command, and with the kind of its reply.
+macro_rules! with_call {
+    ($command:expr, $lock:expr, $bounds:expr, |$call:ident, $as_reply:pat_param| $use:expr) => {
+        with_call!(@each $command, |$call, $as_reply| $use,
+            StoreCommand::Acquire(acquire)
+                => calls::acquire(acquire, $bounds.waiters_max), StoreReply::Acquire;
+            StoreCommand::Vote(acquire, vote) => calls::vote(acquire, vote), StoreReply::Vote;
+            StoreCommand::Renew(lease, ttl, via)
+                => calls::renew(lease, *ttl, *via), StoreReply::Renew;
+            StoreCommand::RenewForClient(lease, ttl, via)
+                => calls::renew(lease, *ttl, *via).for_client(), StoreReply::Renew;
+            StoreCommand::Attach(lease, to) => calls::attach(lease, *to), StoreReply::Attach;
+            StoreCommand::Release(lease, what, via)
+                => calls::release(lease, *what, *via), StoreReply::Release;
+            StoreCommand::Cancel(request, attempt)
+                => calls::cancel($lock, *request, *attempt), StoreReply::Cancel;
+            StoreCommand::Touch(from) => calls::touch($lock, *from), StoreReply::Touch;
+            StoreCommand::SetLimit(limit) => calls::set_limit($lock, *limit), StoreReply::SetLimit;
+            StoreCommand::Revoke(revoke) => calls::revoke(revoke), StoreReply::Revoke;
+            StoreCommand::Get => calls::get($lock, INSPECT_ENTRIES_MAX), StoreReply::Get;
+            StoreCommand::Check(token) => calls::check($lock, *token), StoreReply::Check;
+        )
+    };
+    (@each $command:expr, |$call:ident, $as_reply:pat_param| $use:expr,
+        $($variant:pat => $script_call:expr, $reply:expr;)*) => {
+        match $command {
+            $($variant => {
+                let ($call, $as_reply) = ($script_call, $reply);
+                $use
+            })*
+        }
+    };
+}
+
 impl ScriptRunner {
     /// Loads the scripts with these bounds after `edit`, which may introduce mistakes.
     pub fn new(addr: SocketAddr, bounds: Bounds, edit: impl Fn(&str) -> String) -> Self {
@@ -145,7 +179,7 @@ impl ScriptRunner {
         let mut replies = self.pipeline.replies().into_iter();
         let answers = steps.map(|step| {
             let reply = replies.next().expect("one for each");
-            decode_reply(step.broker, &step.verb, reply)
+            decode_reply(step.broker, &step.lock, &step.verb, reply)
         });
         let answers = answers.collect();
         let pttl = replies.next().and_then(|pttl| pttl.as_i64());
@@ -201,46 +235,17 @@ impl ScriptRunner {
             is_sharded: matches!(form, KeyForm::Cluster),
             is_watched: false,
         };
-        let lock = call.lock;
-        let (verb, command) = match call.command {
-            StoreCommand::Acquire(acquire) => (
-                scripts::Verb::Acquire,
-                preamble.acquire(acquire, self.bounds.waiters_max),
-            ),
-            StoreCommand::Vote(acquire, vote) => {
-                (scripts::Verb::Acquire, preamble.vote(acquire, vote))
-            }
-            StoreCommand::Renew(lease, ttl, via) => {
-                (scripts::Verb::Renew, preamble.renew(lease, *ttl, *via))
-            }
-            StoreCommand::RenewForClient(lease, ttl, via) => {
-                let renew = preamble.renew(lease, *ttl, *via).for_client();
-                (scripts::Verb::Renew, renew)
-            }
-            StoreCommand::Attach(lease, to) => (scripts::Verb::Attach, preamble.attach(lease, *to)),
-            StoreCommand::Release(lease, what, via) => {
-                (scripts::Verb::Release, preamble.release(lease, *what, *via))
-            }
-            StoreCommand::Cancel(request, attempt) => (
-                scripts::Verb::Cancel,
-                preamble.cancel(lock, *request, *attempt),
-            ),
-            StoreCommand::Touch(from) => (scripts::Verb::Touch, preamble.touch(lock, *from)),
-            StoreCommand::SetLimit(limit) => {
-                (scripts::Verb::SetLimit, preamble.set_limit(lock, *limit))
-            }
-            StoreCommand::Revoke(revoke) => (scripts::Verb::Revoke, preamble.revoke(revoke)),
-            StoreCommand::Get => (scripts::Verb::Get, preamble.get(lock, INSPECT_ENTRIES_MAX)),
-            StoreCommand::Check(token) => (scripts::Verb::Check, preamble.check(lock, *token)),
-        };
-        let can_notify = matches!(
-            call.command,
-            StoreCommand::Release(..) | StoreCommand::Cancel(..) | StoreCommand::Revoke(_)
-        );
-        match call.notifies_release && can_notify {
-            true => (verb, command.with_release_notification()),
-            false => (verb, command),
-        }
+        with_call!(call.command, call.lock, self.bounds, |script_call, _| {
+            let can_notify = matches!(
+                call.command,
+                StoreCommand::Release(..) | StoreCommand::Cancel(..) | StoreCommand::Revoke(_)
+            );
+            let script_call = match call.notifies_release && can_notify {
+                true => script_call.with_release_notification(),
+                false => script_call,
+            };
+            (script_call.verb(), script_call.command(&preamble))
+        })
     }
 
     fn era_key(&self, era: Era) -> String {
@@ -292,7 +297,12 @@ pub fn twin_key(key: &str) -> String {
 
 /// Returns the reply to a command that ran for a lock and for its twin.
 #[must_use]
-pub fn decode_reply(broker: BrokerId, command: &StoreCommand, reply: Value) -> StepResult {
+pub fn decode_reply(
+    broker: BrokerId,
+    lock: &LockKey,
+    command: &StoreCommand,
+    reply: Value,
+) -> StepResult {
     let failed = |reason: String| (StoreReply::Failed(reason), Vec::new());
     if let Value::String(error) = &reply {
         return failed(error.to_string());
@@ -302,40 +312,23 @@ pub fn decode_reply(broker: BrokerId, command: &StoreCommand, reply: Value) -> S
     if reply != twin {
         return failed(format!("the twins differ: {reply:?}, {twin:?}"));
     }
-    decode_single_reply(broker, command, reply)
+    decode_single_reply(broker, lock, command, reply)
 }
 
 /// Returns the reply to a command that ran for one lock.
 #[must_use]
-pub fn decode_single_reply(me: BrokerId, command: &StoreCommand, reply: Value) -> StepResult {
+pub fn decode_single_reply(
+    me: BrokerId,
+    lock: &LockKey,
+    command: &StoreCommand,
+    reply: Value,
+) -> StepResult {
     if let Value::String(error) = &reply {
         return (StoreReply::Failed(error.to_string()), Vec::new());
     }
-    match command {
-        StoreCommand::Acquire(_) => {
-            into_step_result(decode::acquired(reply, me), StoreReply::Acquire)
-        }
-        StoreCommand::Vote(..) => into_step_result(decode::voted(reply, me), StoreReply::Vote),
-        StoreCommand::Renew(..) | StoreCommand::RenewForClient(..) => {
-            into_step_result(decode::renewed(reply, me), StoreReply::Renew)
-        }
-        StoreCommand::Attach(..) => {
-            into_step_result(decode::attached(reply, me), StoreReply::Attach)
-        }
-        StoreCommand::Release(..) => {
-            into_step_result(decode::released(reply, me), StoreReply::Release)
-        }
-        StoreCommand::Cancel(..) => {
-            into_step_result(decode::cancelled(reply, me), StoreReply::Cancel)
-        }
-        StoreCommand::Touch(_) => into_step_result(decode::touched(reply, me), StoreReply::Touch),
-        StoreCommand::SetLimit(_) => {
-            into_step_result(decode::limit_set(reply, me), StoreReply::SetLimit)
-        }
-        StoreCommand::Revoke(_) => into_step_result(decode::revoked(reply, me), StoreReply::Revoke),
-        StoreCommand::Check(_) => into_step_result(decode::checked(reply, me), StoreReply::Check),
-        StoreCommand::Get => into_step_result(decode::state(reply, me), StoreReply::Get),
-    }
+    with_call!(command, lock, Bounds::default(), |script_call, as_reply| {
+        into_step_result(script_call.decode(reply, me), as_reply)
+    })
 }
 
 fn into_step_result<T>(

@@ -113,10 +113,12 @@ impl ScriptReplay {
                 continue;
             };
             let reply = of_commands.next().expect("a reply for each command");
-            let actual = match self.form {
-                StoreForm::Node => decode_reply(step.broker, &step.command, reply),
-                StoreForm::Cluster => decode_single_reply(step.broker, &step.command, reply),
+            let decode = match self.form {
+                StoreForm::Node => decode_reply,
+                StoreForm::Cluster => decode_single_reply,
             };
+            let lock = &self.locks[usize::from(step.lock)];
+            let actual = decode(step.broker, lock, &step.command, reply);
             if actual != **expected {
                 return Some(ReplyDifference {
                     at,

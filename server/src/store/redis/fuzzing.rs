@@ -15,10 +15,11 @@ use super::{
     location::Address,
     owner_codec,
     pubsub::{decode_message, lock_key_of},
-    reply::{self, ScriptReply},
+    reply::{self, ReplyFields},
+    scripts::calls,
     verify::ServerInfo,
 };
-use crate::{lock::BrokerId, store::StoreError};
+use crate::lock::BrokerId;
 
 /// Prefix of the keys in the messages of the fuzz target.
 const KEY_PREFIX: &str = "lh:";
@@ -34,17 +35,17 @@ pub fn script_reply(input: &[u8]) {
     for count in [1, 2] {
         drop(reply::split_batch(Ok(reply.clone()), count));
     }
-    read(&reply, reply::voted);
-    read(&reply, reply::acquired);
-    read(&reply, reply::renewed);
-    read(&reply, reply::attached);
-    read(&reply, reply::released);
-    read(&reply, reply::cancelled);
-    read(&reply, reply::touched);
-    read(&reply, reply::limit_set);
-    read(&reply, reply::revoked);
-    read(&reply, reply::checked);
-    read(&reply, reply::state);
+    read(&reply, calls::voted);
+    read(&reply, calls::acquired);
+    read(&reply, calls::renewed);
+    read(&reply, calls::attached);
+    read(&reply, calls::released);
+    read(&reply, calls::cancelled);
+    read(&reply, calls::touched);
+    read(&reply, calls::limit_set);
+    read(&reply, calls::revoked);
+    read(&reply, calls::checked);
+    read(&reply, calls::state);
     let from = Address {
         host: "127.0.0.1".to_owned(),
         port: 6379,
@@ -72,8 +73,8 @@ pub fn broker_message(payload: &[u8]) {
     }
 }
 
-fn read<T>(reply: &Value, decode: impl Fn(Value, BrokerId) -> Result<ScriptReply<T>, StoreError>) {
-    if let Ok(decoded) = decode(reply.clone(), *BROKER) {
+fn read<T>(reply: &Value, decode: fn(&str, &mut ReplyFields) -> Option<T>) {
+    if let Ok(decoded) = reply::decode(reply.clone(), *BROKER, decode) {
         let now_us = decoded.now_ms.checked_mul(1_000);
         assert!(now_us.is_some(), "the clock of a node counts microseconds");
     }

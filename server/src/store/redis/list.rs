@@ -12,10 +12,9 @@ use super::{
     connection::plain_message,
     error_table::{CallerError, ErrorClass, NodeAction},
     node::Node,
-    reply,
     routing::Topology,
     scan_batch::ScanBatch,
-    scripts::{Command, Preamble, Scripts, Verb},
+    scripts::{Command, Preamble, ScriptCall, Scripts, Verb, calls},
 };
 use crate::{
     lock::{BrokerId, Filter, LockKey, LockState, encode},
@@ -137,14 +136,17 @@ impl ListQuery<'_> {
         node: &Node,
         locks: &[LockKey],
     ) -> Result<Vec<Option<LockState>>, StoreError> {
-        let commands: Vec<_> = locks.iter().map(|lock| self.get(node, lock)).collect();
+        let get = |lock| calls::get(lock, self.filter.waiters());
+        let calls: Vec<_> = locks.iter().map(get).collect();
+        let commands = calls.iter().map(|call| self.command(node, call));
+        let commands: Vec<_> = commands.collect();
         let results = node.run_all(self.scripts.get(Verb::Get), &commands);
         let results = node.throttled(results).await?;
         if results.len() < locks.len() {
             return Err(StoreError::Unavailable("the connection broke".to_owned()));
         }
-        let seen = results.into_iter().zip(&commands);
-        seen.map(|(result, command)| self.decode_state(node, result, command))
+        let seen = results.into_iter().zip(calls.iter().zip(&commands));
+        seen.map(|(result, (call, command))| self.decode_state(node, result, call, command))
             .collect()
     }
 
@@ -152,10 +154,11 @@ impl ListQuery<'_> {
         &self,
         node: &Node,
         result: Result<Value, Error>,
+        call: &ScriptCall<Option<LockState>>,
         command: &Command,
     ) -> Result<Option<LockState>, StoreError> {
         let reply = match result {
-            Ok(value) => reply::state(value, self.broker).map_err(|error| {
+            Ok(value) => call.decode(value, self.broker).map_err(|error| {
                 node.log_error(ErrorClass::UNEXPECTED_REPLY, &error.to_string(), &|| {
                     command.clone()
                 });
@@ -178,17 +181,16 @@ impl ListQuery<'_> {
         Ok(reply.outcome?.reply)
     }
 
-    fn get(&self, node: &Node, lock: &LockKey) -> Command {
-        let preamble = Preamble {
+    fn command(&self, node: &Node, call: &ScriptCall<Option<LockState>>) -> Command {
+        call.command(&Preamble {
             key_prefix: self.key_prefix,
             broker: self.broker,
             not_after_ms: node.not_after_ms(),
             era_id: node.era_id(),
-            era_tag: node.slot_eras().map(|_| tag_of(slot_of(lock))),
+            era_tag: node.slot_eras().map(|_| tag_of(slot_of(call.lock()))),
             is_sharded: false,
             is_watched: false,
-        };
-        preamble.get(lock, self.filter.waiters())
+        })
     }
 
     /// Returns the pattern of the keys of matching locks. Without a namespace it matches other keys

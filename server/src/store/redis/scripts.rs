@@ -1,10 +1,14 @@
 //! Lua scripts, one for each verb, assembled from shared parts.
 
+pub mod calls;
 mod command;
 
 use std::sync::Arc;
 
-pub use self::command::{Command, Preamble};
+pub use self::{
+    calls::ScriptCall,
+    command::{Command, Preamble},
+};
 use super::script::Script;
 use crate::lock::{
     ATTEMPTS_MAX, BROKER_SILENT_AFTER_MS, DELETION_DELAY_MS, ENTRIES_MAX, EXCLUSIVE_WEIGHT,

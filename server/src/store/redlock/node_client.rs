@@ -12,24 +12,16 @@ use crate::{
         Outcome, Rejected, StoreError,
         redis::{
             connection::{NodeError, RedisConfig},
-            decode::Decode,
             era::Era,
             error_table::ErrorClass,
             list::ListQuery,
             location::StoreLocation,
             node::Node,
-            scripts::{Command, Preamble, Scripts, Verb},
+            scripts::{Preamble, ScriptCall, Scripts},
             supervisor::{Subscription, Supervisor},
         },
     },
 };
-
-/// A command to send to several nodes, with the decoder of the replies.
-pub(super) struct QuorumCall<T> {
-    verb: Verb,
-    command: Arc<dyn Fn(&Preamble<'_>) -> Command + Send + Sync>,
-    decode: Decode<T>,
-}
 
 /// Reply of one node.
 pub(super) struct NodeReply<T> {
@@ -48,30 +40,6 @@ pub(super) struct NodeClient {
     scripts: Scripts,
     end_dedup: Arc<EndDeduplicator>,
     supervisor: Supervisor,
-}
-
-impl<T> QuorumCall<T> {
-    pub(super) fn new(
-        verb: Verb,
-        decode: Decode<T>,
-        command: impl Fn(&Preamble<'_>) -> Command + Send + Sync + 'static,
-    ) -> Self {
-        Self {
-            verb,
-            command: Arc::new(command),
-            decode,
-        }
-    }
-}
-
-impl<T> Clone for QuorumCall<T> {
-    fn clone(&self) -> Self {
-        Self {
-            verb: self.verb,
-            command: Arc::clone(&self.command),
-            decode: self.decode,
-        }
-    }
 }
 
 impl NodeClient {
@@ -130,7 +98,7 @@ impl NodeClient {
     }
 
     /// Sends the command once.
-    pub(super) async fn send<T>(&self, call: &QuorumCall<T>) -> NodeReply<T> {
+    pub(super) async fn send<T>(&self, call: &ScriptCall<T>) -> NodeReply<T> {
         let end = Instant::now() + REPLY_TIMEOUT;
         let node = match self.node(end).await {
             Ok(node) => node,
@@ -154,9 +122,9 @@ impl NodeClient {
         }
     }
 
-    async fn run<T>(&self, node: &Node, call: &QuorumCall<T>) -> Result<Outcome<T>, StoreError> {
+    async fn run<T>(&self, node: &Node, call: &ScriptCall<T>) -> Result<Outcome<T>, StoreError> {
         let command = || {
-            (call.command)(&Preamble {
+            call.command(&Preamble {
                 key_prefix: &self.key_prefix,
                 broker: self.broker,
                 not_after_ms: node.not_after_ms(),
@@ -166,8 +134,8 @@ impl NodeClient {
                 is_watched: false,
             })
         };
-        let value = node.eval(self.scripts.get(call.verb), &command).await?;
-        let reply = (call.decode)(value, self.broker).inspect_err(|error| {
+        let value = node.eval(self.scripts.get(call.verb()), &command).await?;
+        let reply = call.decode(value, self.broker).inspect_err(|error| {
             node.log_error(ErrorClass::UNEXPECTED_REPLY, &error.to_string(), &command);
         })?;
         node.observe_time(reply.now_ms);

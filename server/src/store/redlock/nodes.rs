@@ -13,12 +13,14 @@ use tokio_util::task::TaskTracker;
 use super::{
     REPLY_TIMEOUT,
     merge::{proves_lease_end, with_moved},
-    node_client::{NodeClient, NodeReply, QuorumCall},
+    node_client::{NodeClient, NodeReply},
     quorum::{Collector, QuorumCounter, QuorumResult, no_quorum, quorum},
 };
 use crate::{
     lock::{FencingToken, Grant},
-    store::{LeaseRejection, LeaseReply, MovedLease, Outcome, StoreError},
+    store::{
+        LeaseRejection, LeaseReply, MovedLease, Outcome, StoreError, redis::scripts::ScriptCall,
+    },
     trace::Span,
 };
 
@@ -93,7 +95,7 @@ impl Nodes {
     }
 
     /// Sends a command to every node. Each request is completed even if the caller stops waiting.
-    pub(super) fn send_to_all<T: Send + 'static>(&self, call: &QuorumCall<T>) -> ReplyStream<T> {
+    pub(super) fn send_to_all<T: Send + 'static>(&self, call: ScriptCall<T>) -> ReplyStream<T> {
         self.send_to(0..self.count(), call)
     }
 
@@ -101,11 +103,12 @@ impl Nodes {
     pub(super) fn send_to<T: Send + 'static>(
         &self,
         nodes: impl IntoIterator<Item = usize>,
-        call: &QuorumCall<T>,
+        call: ScriptCall<T>,
     ) -> ReplyStream<T> {
         let (sender, receiver) = mpsc::unbounded_channel();
+        let call = Arc::new(call);
         for index in nodes {
-            let (sender, call) = (sender.clone(), call.clone());
+            let (sender, call) = (sender.clone(), Arc::clone(&call));
             let members = Arc::clone(&self.clients);
             let task = async move {
                 let reply = members[index].send(&call).await;
@@ -135,7 +138,7 @@ impl Nodes {
     /// Sends a renewal or an attachment to every node and returns the quorum result.
     pub(super) async fn ask_quorum_about_liveness(
         &self,
-        call: &QuorumCall<LeaseReply<Grant>>,
+        call: ScriptCall<LeaseReply<Grant>>,
     ) -> Result<QuorumResult<(Grant, Option<MovedLease>), LeaseRejection>, StoreError> {
         let counter = QuorumCounter::new(self.count(), with_moved).for_liveness(proves_lease_end);
         self.count_replies(call, counter).await
@@ -144,7 +147,7 @@ impl Nodes {
     /// Sends a command to every node and returns the quorum result.
     pub(super) async fn ask_quorum<T: Send + 'static, Y, N>(
         &self,
-        call: &QuorumCall<T>,
+        call: ScriptCall<T>,
         read: fn(Outcome<T>) -> Result<Y, N>,
     ) -> Result<QuorumResult<Y, N>, StoreError> {
         self.count_replies(call, QuorumCounter::new(self.count(), read))
@@ -153,7 +156,7 @@ impl Nodes {
 
     async fn count_replies<T: Send + 'static, Y, N>(
         &self,
-        call: &QuorumCall<T>,
+        call: ScriptCall<T>,
         mut counter: QuorumCounter<T, Y, N>,
     ) -> Result<QuorumResult<Y, N>, StoreError> {
         self.collect(call, &mut counter).await;
@@ -163,7 +166,7 @@ impl Nodes {
     /// Sends a command to every node and collects replies until they decide the result.
     pub(super) async fn collect<T: Send + 'static>(
         &self,
-        call: &QuorumCall<T>,
+        call: ScriptCall<T>,
         into: &mut impl Collector<T>,
     ) {
         let end = Instant::now() + REPLY_TIMEOUT;

@@ -7,17 +7,13 @@ use tokio::time::Instant;
 
 use super::{
     REPLY_TIMEOUT,
-    node_client::QuorumCall,
     nodes::{Nodes, ReplyStream},
     quorum::Collector as _,
     votes::{QuorumFailure, Votes},
 };
 use crate::{
     lock::{AcquireCommand, AttemptId, FencingToken, Grant, LockKey, RequestHash},
-    store::{
-        Acquired, MovedLease, NotifyMode, StoreError, Vote, VoteReply,
-        redis::{decode, scripts::Verb},
-    },
+    store::{Acquired, MovedLease, NotifyMode, StoreError, Vote, VoteReply, redis::scripts::calls},
 };
 
 /// Divisor of the validity. A quorum must answer within this fraction of the validity.
@@ -108,11 +104,7 @@ impl Nodes {
         if nodes.is_empty() {
             return;
         }
-        let lock = lock.clone();
-        let cancel = QuorumCall::new(Verb::Cancel, decode::cancelled, move |preamble| {
-            preamble.cancel(&lock, request, attempt)
-        });
-        drop(self.send_to(nodes, &cancel));
+        drop(self.send_to(nodes, calls::cancel(lock, request, attempt)));
     }
 
     /// Cancels an attempt at all nodes, even if the caller stops waiting.
@@ -140,10 +132,7 @@ impl Nodes {
             rejoin: false,
             ..acquire.clone()
         };
-        let call = QuorumCall::new(Verb::Acquire, decode::voted, move |preamble| {
-            preamble.vote(&acquire, &vote)
-        });
-        let mut replies = self.send_to_all(&call);
+        let mut replies = self.send_to_all(calls::vote(&acquire, &vote));
         let mut votes = Votes::new(self.count());
         self.collect_until(&mut replies, &mut votes, soon).await;
         if votes.lowest_accepted_token().is_none() && !votes.is_decided() {

@@ -24,13 +24,16 @@ pub(in crate::store::redis) fn attachment(text: &str) -> Option<Attachment> {
 }
 
 /// The elements of a reply, which are read in order.
-pub(super) struct ReplyFields {
+#[derive(Debug)]
+pub(in crate::store::redis) struct ReplyFields {
     pub(super) remaining: std::vec::IntoIter<Value>,
-    pub(super) moved: Option<MovedLease>,
+    pub(in crate::store::redis) moved: Option<MovedLease>,
+    /// The broker that reads the reply.
+    pub(in crate::store::redis) me: BrokerId,
 }
 
 impl ReplyFields {
-    pub(super) fn of(value: Value) -> Self {
+    pub(super) fn new(value: Value, me: BrokerId) -> Self {
         let values = if let Value::Array(values) = value {
             values
         } else {
@@ -39,11 +42,17 @@ impl ReplyFields {
         Self {
             remaining: values.into_iter(),
             moved: None,
+            me,
         }
     }
 
+    /// Reads an array as fields of its own.
+    pub(in crate::store::redis) fn nested(&mut self) -> Option<Self> {
+        Some(Self::new(self.remaining.next()?, self.me))
+    }
+
     /// Reads `lease.broker.epoch.number`, or an empty text.
-    pub(super) fn moved(&mut self) -> Option<Option<MovedLease>> {
+    pub(in crate::store::redis) fn moved(&mut self) -> Option<Option<MovedLease>> {
         let text = self.text()?;
         if text.is_empty() {
             return Some(None);
@@ -54,7 +63,7 @@ impl ReplyFields {
         Some(Some(MovedLease { lease_id, from }))
     }
 
-    pub(super) fn acquired(&mut self, tag: &str) -> Option<Acquired> {
+    pub(in crate::store::redis) fn acquired(&mut self, tag: &str) -> Option<Acquired> {
         Some(match tag {
             "GRANTED" => {
                 self.moved = self.moved()?;
@@ -93,7 +102,7 @@ impl ReplyFields {
         })
     }
 
-    pub(super) fn lease_rejection(&mut self, tag: &str) -> Option<LeaseRejection> {
+    pub(in crate::store::redis) fn lease_rejection(&mut self, tag: &str) -> Option<LeaseRejection> {
         Some(match tag {
             "ELSEWHERE" | "STALE" => LeaseRejection::Elsewhere,
             "MAXHOLD" => LeaseRejection::MaxHold,
@@ -107,18 +116,18 @@ impl ReplyFields {
         })
     }
 
-    pub(super) fn text(&mut self) -> Option<String> {
+    pub(in crate::store::redis) fn text(&mut self) -> Option<String> {
         self.remaining.next()?.into_string()
     }
 
     /// Reads a number. Fails for numbers above [`FencingToken::MAX`], which scripts cannot
     /// represent.
-    pub(super) fn number(&mut self) -> Option<u64> {
+    pub(in crate::store::redis) fn number(&mut self) -> Option<u64> {
         let number = self.remaining.next()?.as_u64();
         number.filter(|number| *number <= FencingToken::MAX)
     }
 
-    pub(super) fn count(&mut self) -> Option<u32> {
+    pub(in crate::store::redis) fn count(&mut self) -> Option<u32> {
         u32::try_from(self.number()?).ok()
     }
 
@@ -130,18 +139,21 @@ impl ReplyFields {
         }
     }
 
-    pub(super) fn list<T>(&mut self, read: impl Fn(&mut Self) -> Option<T>) -> Option<Vec<T>> {
+    pub(in crate::store::redis) fn list<T>(
+        &mut self,
+        read: impl Fn(&mut Self) -> Option<T>,
+    ) -> Option<Vec<T>> {
         let elements = self.array()?.into_iter();
         elements
-            .map(|element| read(&mut Self::of(element)))
+            .map(|element| read(&mut Self::new(element, self.me)))
             .collect()
     }
 
-    pub(super) fn owner(&mut self) -> Option<Owner> {
+    pub(in crate::store::redis) fn owner(&mut self) -> Option<Owner> {
         owner_codec::decode(self.remaining.next()?.as_bytes()?)
     }
 
-    pub(super) fn grant(&mut self) -> Option<Grant> {
+    pub(in crate::store::redis) fn grant(&mut self) -> Option<Grant> {
         Some(Grant {
             fencing_token: FencingToken::new(self.number()?)?,
             ttl: Ttl::from_stored(self.number()?),
@@ -156,7 +168,7 @@ impl ReplyFields {
         })
     }
 
-    pub(super) fn holder(&mut self, limit: u32) -> Option<Holder> {
+    pub(in crate::store::redis) fn holder(&mut self, limit: u32) -> Option<Holder> {
         Some(Holder {
             lease_id: LeaseId::parse(&self.text()?)?,
             fencing_token: FencingToken::new(self.number()?)?,
@@ -168,8 +180,8 @@ impl ReplyFields {
     }
 
     /// Reads the list of hand-offs, and the lease ends in it.
-    pub(super) fn hand_offs(&mut self, me: BrokerId) -> Option<(Vec<HandOff>, Vec<LeaseEndEvent>)> {
-        let mut fields = ReplyFields::of(Value::Array(self.array()?));
+    pub(super) fn hand_offs(&mut self) -> Option<(Vec<HandOff>, Vec<LeaseEndEvent>)> {
+        let mut fields = Self::new(Value::Array(self.array()?), self.me);
         let (mut hand_offs, mut ended) = (Vec::new(), Vec::new());
         while let Some(request) = fields.text() {
             if request == "!" {
@@ -181,7 +193,7 @@ impl ReplyFields {
                 broker,
                 request: RequestHash::parse(&request)?,
                 fencing_token: FencingToken::new(fields.number()?)?,
-                is_provisional: broker != me,
+                is_provisional: broker != self.me,
             });
         }
         Some((hand_offs, ended))
