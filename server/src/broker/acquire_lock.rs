@@ -187,20 +187,21 @@ impl LockAcquisition<'_> {
         loop {
             let signal = tokio::select! {
                 biased;
-                signal = registration.signal() => signal,
-                () = refresh_snapshot(&mut self.position) => continue,
-                () = self.wait_span.refresh_snapshot() => continue,
                 // Polled before `result_sender.closed()`: a stream that ends may cancel its waits
                 // first, and then the queue position must not be kept.
                 () = given_up(self.stream) => return self.cancel_wait(LockError::Cancelled).await,
                 () = result_sender.closed() => return WaitOutcome::Abandoned,
+                // Polled before the end of the wait, so that a grant that has arrived is not lost.
+                signal = registration.signal() => signal,
+                () = refresh_snapshot(&mut self.position) => continue,
+                () = self.wait_span.refresh_snapshot() => continue,
                 () = drained(self.stream, self.broker) => {
                     return WaitOutcome::Failed(LockError::Draining);
                 }
                 () = tokio::time::sleep_until(self.deadline) => return self.time_out().await,
             };
             match signal {
-                Signal::Rejoin if Instant::now() >= self.deadline => {}
+                Signal::Rejoin if self.must_end() => {}
                 Signal::Rejoin => return WaitOutcome::Rejoin,
                 // A hand-off to an earlier attempt, which was cancelled before this attempt was
                 // queued.
@@ -236,6 +237,12 @@ impl LockAcquisition<'_> {
                 }
             }
         }
+    }
+
+    /// Returns true if the wait is over, or must continue at another broker.
+    fn must_end(&self) -> bool {
+        let is_drained = self.stream.is_none() && self.broker.draining.is_cancelled();
+        is_drained || Instant::now() >= self.deadline
     }
 
     /// Claims a provisional hand-off. The grant is reported to the caller only after the store has

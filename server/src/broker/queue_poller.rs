@@ -197,6 +197,26 @@ mod tests {
         waiting.abort();
     }
 
+    /// While replies are lost, the next signal has arrived when a repeat ends.
+    #[tokio::test(start_paused = true)]
+    async fn a_call_is_not_repeated_when_its_caller_has_gone_or_its_broker_drains() {
+        for is_drained in [false, true] {
+            let store = Arc::new(StubStore::queueing(Duration::from_millis(10)));
+            let broker = Broker::unlimited(store.clone());
+            let waiting = spawn_acquire(&broker);
+            sleep(Duration::from_secs(1)).await;
+            store.lose_rejoins(usize::MAX);
+            (0..8).for_each(|_| broker.waiters.rejoin(&lock("a")));
+            sleep(Duration::from_millis(500)).await;
+            match is_drained {
+                true => broker.draining.cancel(),
+                false => waiting.abort(),
+            }
+            sleep(Duration::from_secs(20)).await;
+            assert_eq!(store.rejoins_sent(), 1, "drained: {is_drained}");
+        }
+    }
+
     /// Each touch reports the hand-off again until it is claimed.
     #[tokio::test(start_paused = true)]
     async fn a_call_claims_at_most_once_after_its_wait() {
