@@ -21,6 +21,7 @@ use leasehold_tests::{
     redis::server::RedisServer,
     scale::print_figures,
     status::error_reason,
+    until::until,
 };
 use tokio::time::timeout;
 use tonic::{Code, Status, transport::Endpoint};
@@ -73,21 +74,25 @@ async fn locks_granted_to_callers_that_are_gone_are_released() {
     let locks: Vec<_> = (0..CALLERS).map(|index| format!("gone-{index}")).collect();
     let probe = client.get_lock_at(0, "nobody-s").await;
     probe.expect_err("connected, and it is not held");
-    let redis = deployment.redis.process();
-    redis.pause().await;
+    let mut raw = deployment.redis.connect().await;
+    raw.must(&["CLIENT", "PAUSE", "60000", "WRITE"]).await;
     let before = proxy.requests();
     let calls = locks
         .iter()
         .map(|lock| client.start_acquire_at(0, &immediate_call(lock)));
     let calls: Vec<_> = calls.collect();
     proxy.wait_for_requests(before + CALLERS).await;
-    wait_until_read(deployment.addrs()[0]).await;
+    until("Redis has received an acquire", async || {
+        let clients = raw.must(&["CLIENT", "LIST"]).await;
+        clients.text().contains("flags=b").then_some(())
+    })
+    .await;
     proxy.close_connections().await;
     for call in calls {
         call.await.expect("no panic").expect_err("it was cut");
     }
     wait_until_read(deployment.addrs()[0]).await;
-    redis.resume();
+    raw.must(&["CLIENT", "UNPAUSE"]).await;
     let look = || join_all(locks.iter().map(|lock| client.get_lock_at(1, lock)));
     let granted = look().await.iter().filter(|lock| lock.is_ok()).count();
     assert!(granted > 0, "Redis granted locks to callers that were gone");
