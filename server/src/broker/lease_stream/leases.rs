@@ -60,7 +60,7 @@ pub(super) struct StreamLease {
     pub(super) origin: Option<Box<LinkedSpan>>,
 }
 
-/// What happens to a lease in the store.
+/// Phase of a lease: whether a command for it is in progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LeasePhase {
     Idle,
