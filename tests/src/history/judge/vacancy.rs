@@ -272,7 +272,8 @@ fn returned_waiters(index: &HistoryIndex<'_>, lock: &str, at_us: u64) -> u64 {
         return 0;
     };
     let may_wait = |attempt: &&Attempt<'_>| {
-        let wait_us = attempt.request.wait_ms * 1_200;
+        // The store removes a waiter only when its wait has passed by any clock.
+        let wait_us = expiry_us(attempt.request.wait_ms, 0);
         attempt
             .request
             .locks
