@@ -171,8 +171,8 @@ impl Record {
             .evict(|seq, at, last| seq + released_max > last || is_young(at));
     }
 
-    /// Records that the lock was released from a lease that may have other locks. The record is
-    /// retained until the lease can no longer be presented with this lock.
+    /// Records that the lock, or an entry of it, was released from a lease that may have other locks.
+    /// The record is retained until the lease can no longer be presented with this lock.
     pub(super) fn record_partial_release(&mut self, lease_id: LeaseId, now: u64, until_ms: u64) {
         self.partial_releases
             .retain(|_, at| retains_partial_release(*at + DELETION_DELAY_MS, now));

@@ -39,8 +39,8 @@ pub struct Record {
     pub(super) lock_delay_until_ms: u64,
     pub(super) queue: Queue,
     pub(super) released: EndedLeases,
-    /// Leases from which the lock was released, with the time until which they may be presented
-    /// with this lock.
+    /// Leases from which the lock, or an entry of it, was released, with the time until which they
+    /// may be presented with this lock.
     pub(super) partial_releases: BTreeMap<LeaseId, u64>,
     pub(super) expired: EndedLeases,
     pub(super) tombstones: Tombstones,

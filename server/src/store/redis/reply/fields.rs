@@ -46,7 +46,7 @@ impl ReplyFields {
         }
     }
 
-    /// Reads an array as fields of its own.
+    /// Reads an array, and returns its elements as fields.
     pub(in crate::store::redis) fn nested(&mut self) -> Option<Self> {
         Some(Self::new(self.remaining.next()?, self.me))
     }
