@@ -356,10 +356,11 @@ impl ClientLease {
         self.has_released_entries && held.entries.values().any(|entry| entry.era < era)
     }
 
-    /// Returns true if the client has released the hold that a reply confirms.
+    /// Returns true if the client has released the hold that a reply confirms, or a later one of the
+    /// same lease: the store grants the lock again only after the end of the earlier hold.
     fn was_released(&self, granted: &GrantedLock) -> bool {
         let released = self.released.get(&granted.lock);
-        released.is_some_and(|released| released.is_whole && released.held.token == granted.token)
+        released.is_some_and(|released| released.is_whole && granted.token <= released.held.token)
     }
 
     fn has(&self, granted: &GrantedLock) -> bool {

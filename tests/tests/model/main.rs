@@ -1,5 +1,6 @@
 //! Model of clients and an adversary around the specification of a lock.
 
+mod late_grant;
 mod loads {
     mod exhaustive;
     mod hedge;
