@@ -268,6 +268,17 @@ FAULTS = [
         ],
     ),
     Fault(
+        "a partial release is not recorded",
+        test("suite", "rust::lock_modes::a_partial_release_is_remembered_after_thirty_other_holders"),
+        [
+            (
+                f"{REDIS}/lua/release.lua",
+                "    if is_part and (e or what == '') then record_partial_release(lease, now + expiry(h.ttl)) end\n",
+                "",
+            )
+        ],
+    ),
+    Fault(
         "an attempt that is stale stays listed",
         test("exclusion", "a_call_that_stays_on_the_older_stream_of_its_lease_leaves_the_queue"),
         [
