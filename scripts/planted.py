@@ -111,7 +111,7 @@ FAULTS = [
     Fault(
         "an attempt that was answered is rolled back",
         SIMULATION,
-        [(f"{BROKER}/acquire_call.rs", "        self.undelivered.1.clear();\n", "")],
+        [(f"{BROKER}/acquire.rs", "        self.undelivered.1.clear();\n", "")],
     ),
     Fault(
         "no tombstone",
@@ -139,7 +139,7 @@ FAULTS = [
         SIMULATION,
         [
             (
-                f"{BROKER}/acquire_lock.rs",
+                f"{BROKER}/acquire/one_lock.rs",
                 "                    provisional: false,\n                    sent,",
                 "                    provisional: _,\n                    sent,",
             )
@@ -250,7 +250,7 @@ FAULTS = [
         test("redis", "a_waiter_lost_in_a_rollback_is_queued_again"),
         [
             (
-                "server/src/waiters.rs",
+                f"{BROKER}/waiters.rs",
                 "        if previous.is_some() {\n            queue.rejoin();\n        }\n",
                 "        let _ = previous;\n",
             )
@@ -283,7 +283,7 @@ FAULTS = [
         test("exclusion", "a_call_that_stays_on_the_older_stream_of_its_lease_leaves_the_queue"),
         [
             (
-                f"{BROKER}/acquire_lock.rs",
+                f"{BROKER}/acquire/one_lock.rs",
                 "self.may_be_in_store |= match &result {",
                 "self.may_be_in_store = match &result {",
             )
@@ -310,11 +310,11 @@ FAULTS = [
         test("exclusion", "wait_timeout_beside_a_queued_attempt"),
         [
             (
-                f"{BROKER}/acquire_lock.rs",
+                f"{BROKER}/acquire/one_lock.rs",
                 "            Ok(Cancelled::Kept) => return WaitOutcome::Failed(LockError::StillQueued),\n",
                 "",
             ),
-            (f"{BROKER}/acquire_lock.rs", "Ok(Cancelled::Dequeued |", "Ok(Cancelled::Kept | Cancelled::Dequeued |"),
+            (f"{BROKER}/acquire/one_lock.rs", "Ok(Cancelled::Dequeued |", "Ok(Cancelled::Kept | Cancelled::Dequeued |"),
         ],
     ),
     Fault(
@@ -338,7 +338,7 @@ FAULTS = [
         test("exclusion", "locks_granted_to_callers_that_are_gone_are_released"),
         [
             (
-                f"{BROKER}/acquire_call.rs",
+                f"{BROKER}/acquire.rs",
                 "        for attempt in self.1.drain(..) {\n            self.0.schedule(attempt);\n        }\n",
                 "        self.1.clear();\n        let _ = &self.0;\n",
             )

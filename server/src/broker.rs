@@ -1,18 +1,13 @@
 //! Operations of the broker: acquire (at once or from the queue), renew, release, inspect, drain.
 
-mod accessors;
-mod acquire_call;
-mod acquire_lock;
+mod acquire;
 mod expiry_sweeper;
 mod heartbeats;
-mod instrumentation;
 mod lease;
 mod lease_ends;
 pub mod lease_stream;
-mod queue_poller;
-mod queue_position;
-mod rollback;
 pub mod spans;
+mod waiters;
 pub mod watch;
 
 use std::{
@@ -22,56 +17,39 @@ use std::{
 };
 
 use tokio::{
-    sync::{
-        Semaphore,
-        oneshot::{self, error::RecvError},
-    },
+    sync::Semaphore,
     time::{Instant, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tracing::error;
 
-pub use self::lease::ReleaseResult;
+pub use self::{acquire::Delivery, lease::ReleaseResult};
 use self::{
-    acquire_call::{AcquireResult, AcquireTask, ResultReceiver, UndeliveredLease},
-    heartbeats::Heartbeats,
+    acquire::rollback::RollbackQueue,
     lease_ends::LeaseEndRecorder,
-    lease_stream::{EventSink, StreamAge},
-    rollback::RollbackQueue,
+    lease_stream::{StreamAge, registry::StreamRegistry},
+    waiters::{Signal, WaiterRegistry},
     watch::WatchHub,
 };
 use crate::{
     lock::{
-        AcquireCall, Attachment, EXCLUSIVE_WEIGHT, FencingToken, Filter, Holder, LOCKS_MAX, Lease,
-        LeaseId, LeaseToken, LockError, LockFailure, LockKey, LockState, RevokeCommand, expiry_ms,
+        BrokerId, EXCLUSIVE_WEIGHT, FencingToken, Filter, Holder, LockError, LockKey, LockState,
+        RevokeCommand, expiry_ms,
     },
-    metrics::Metrics,
-    quotas::{QuotaPermit, Quotas},
+    metrics::{BrokerStatus, Metrics},
+    quotas::Quotas,
     random::RandomSource,
     recent_events::RecentEvents,
     store::{Checked, Cursor, Event, LeaseRejection, LimitSet, Listed, Revoked, Store, StoreError},
-    stream_registry::StreamRegistry,
-    trace::{Span, Tracing},
-    waiters::{Signal, WaiterRegistry},
+    trace::Tracing,
 };
 
+/// Timeout of the health check of the store. A slower store counts as down.
+const STORE_TIMEOUT: Duration = Duration::from_millis(200);
 const RENEWALS_IN_FLIGHT_MAX: usize = 256;
 const TOUCHES_IN_FLIGHT_MAX: usize = 64;
 /// Time after which a command releases its permit. A slower command waits for a store, or for a
 /// shard of the store, that does not respond.
 const PERMIT_HOLD_MAX: Duration = Duration::from_millis(50);
-
-/// Context of a call that arrived on a lease stream.
-struct StreamCallContext {
-    call_id: i64,
-    attachment: Attachment,
-    /// Heartbeats of the client of the stream.
-    heartbeats: Arc<Heartbeats>,
-    events: EventSink,
-    /// Cancelled when the client cancels the call.
-    cancellation: CancellationToken,
-    span: Span,
-}
 
 /// The lock broker, which executes the operations of the API. Cheap to clone.
 #[derive(Clone)]
@@ -167,112 +145,6 @@ impl Broker {
         Self::new(store, Quotas::unlimited(), StreamAge { max_age, grace })
     }
 
-    /// Acquires all locks of the call for `caller`, or none, waiting in the queues for at most
-    /// `call.wait_ms`.
-    ///
-    /// # Cancel safety
-    /// The call continues in a separate task. Dropping this future cancels the wait: the queue
-    /// position, or a grant that was not delivered, is rolled back after a grace period, unless the
-    /// call has been repeated by then.
-    pub async fn acquire(
-        &self,
-        caller: &Arc<str>,
-        call: AcquireCall,
-    ) -> Result<Lease, LockFailure> {
-        let delivery = self.acquire_undelivered(caller, call).await?;
-        let lease = delivery.lease().clone();
-        delivery.confirm();
-        Ok(lease)
-    }
-
-    /// Acquires like [`Broker::acquire`], for a caller that may disconnect before the lease is
-    /// delivered.
-    pub async fn acquire_undelivered(
-        &self,
-        caller: &Arc<str>,
-        call: AcquireCall,
-    ) -> Result<Delivery, LockFailure> {
-        let lock = call.first().clone();
-        let (task, receiver) = self.start_acquire(caller, call, None);
-        self.tasks.spawn(task);
-        Ok(Delivery {
-            lease: result_or_internal(&lock, receiver.await)?,
-            broker: self.clone(),
-        })
-    }
-
-    /// Returns a future that runs the call to completion, and the receiver of its result. If the
-    /// receiver is dropped, the call continues and rolls back what it has acquired.
-    fn start_acquire(
-        &self,
-        caller: &Arc<str>,
-        mut call: AcquireCall,
-        stream: Option<StreamCallContext>,
-    ) -> (impl Future<Output = ()> + Send + use<>, ResultReceiver) {
-        let (sender, receiver) = oneshot::channel();
-        let (broker, caller) = (self.clone(), Arc::clone(caller));
-        let timer = self.metrics.start_acquire(&call);
-        let span = stream.as_ref().map(|stream| stream.span.clone());
-        let span = span.unwrap_or_else(Span::current);
-        spans::record_request(&span, &call);
-        call.owner.trace = span.parent();
-        let task = async move {
-            match broker.admit(&caller, &call).await {
-                Ok(((lease_id, lease_token), permits)) => {
-                    let call = AcquireTask::new(broker, call, lease_id, lease_token, stream, timer);
-                    call.run(permits, sender).await;
-                }
-                Err(failure) => {
-                    timer.failed(&failure.error);
-                    // The receiver is gone if the caller has disconnected.
-                    drop(sender.send(Err(failure)));
-                }
-            }
-        };
-        (span.run(task), receiver)
-    }
-
-    /// Returns the lease that the call creates or extends, and a quota permit for each of its
-    /// locks. Rejects calls during a drain, beyond a quota, or for a lease with too many locks.
-    async fn admit(
-        &self,
-        caller: &Arc<str>,
-        call: &AcquireCall,
-    ) -> Result<((LeaseId, LeaseToken), Vec<QuotaPermit>), LockFailure> {
-        if self.is_draining() {
-            return Err(LockError::Draining.for_lock(call.first()));
-        }
-        let permits = self.quotas.admit(caller, call);
-        let permits = permits.inspect_err(|error| self.metrics.over_quota(error));
-        let permits = permits.map_err(|error| error.for_lock(call.first()))?;
-        Ok((self.create_or_extend_lease(caller, call).await?, permits))
-    }
-
-    async fn create_or_extend_lease(
-        &self,
-        caller: &str,
-        call: &AcquireCall,
-    ) -> Result<(LeaseId, LeaseToken), LockFailure> {
-        let lock = call.first();
-        let Some(lease) = &call.under else {
-            let token = self.new_token(caller, call).await;
-            let token = token.map_err(|error| error.for_lock(lock))?;
-            return Ok((token.lease_id(caller), token));
-        };
-        if lease.locks.len() >= LOCKS_MAX && lease.locks.iter().all(|held| held.lock != *lock) {
-            return Err(LockError::TooManyLocks.for_lock(lock));
-        }
-        Ok((lease.lease_id, lease.lease_token.clone()))
-    }
-
-    /// Derives the lease token, which is identical for every attempt of the call at every broker.
-    async fn new_token(&self, caller: &str, call: &AcquireCall) -> Result<LeaseToken, LockError> {
-        let key = self.store.deployment_key().await?;
-        let mut locks: Vec<_> = call.targets.iter().map(|target| &target.lock).collect();
-        locks.sort();
-        Ok(key.lease_token(caller, &call.owner.id, &call.request_id, &locks))
-    }
-
     /// Returns the remaining time, in milliseconds, of the live lease that has the fencing token.
     pub async fn check_fencing_token(
         &self,
@@ -355,6 +227,41 @@ impl Broker {
         self.draining.is_cancelled()
     }
 
+    /// Returns the id of this process among the brokers of its store.
+    pub fn id(&self) -> BrokerId {
+        self.store.broker()
+    }
+
+    /// Returns the number of open lease streams.
+    pub fn open_streams(&self) -> usize {
+        self.streams.count()
+    }
+
+    /// Returns the remaining time without new grants, see [`Store::recovering_ms`].
+    pub fn recovering_ms(&self) -> Option<u64> {
+        self.store.recovering_ms()
+    }
+
+    /// Waits until a drain begins.
+    pub async fn until_drain(&self) {
+        self.draining.cancelled().await;
+    }
+
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Returns the current status, after a health check of the store.
+    pub async fn status(&self) -> BrokerStatus {
+        let result = timeout(STORE_TIMEOUT, self.store.deployment_key()).await;
+        BrokerStatus {
+            is_store_up: matches!(result, Ok(Ok(_))),
+            is_draining: self.is_draining(),
+            hold_streams: self.streams.count(),
+            watch_streams: self.watch_hub.count(),
+        }
+    }
+
     fn drain_timeout(&self) -> Duration {
         self.drain_timeout.get().copied().unwrap_or_default()
     }
@@ -381,47 +288,6 @@ async fn with_permit<T>(permit: impl Sized, command: impl Future<Output = T>) ->
 /// Returns the time after which the store ends a lease that is not renewed.
 fn expiry(ttl_ms: u64) -> Duration {
     Duration::from_millis(expiry_ms(ttl_ms))
-}
-
-/// Returns the result of a call, or [`LockError::Internal`] if the task of the call ended without
-/// one.
-fn result_or_internal(lock: &LockKey, result: Result<AcquireResult, RecvError>) -> AcquireResult {
-    result.unwrap_or_else(|_| {
-        error!(
-            lock = lock.to_string(),
-            "internal error: an acquire ended without a result"
-        );
-        Err(LockError::Internal.for_lock(lock))
-    })
-}
-
-/// A lease that has not been delivered to its caller yet. If dropped before [`Self::confirm`], it
-/// is rolled back after a grace period, unless the call has been repeated by then.
-pub struct Delivery {
-    lease: UndeliveredLease,
-    broker: Broker,
-}
-
-impl Delivery {
-    #[must_use]
-    pub fn lease(&self) -> &Lease {
-        self.lease.lease()
-    }
-
-    /// Marks the lease as delivered, after the response was sent.
-    pub fn confirm(self) {
-        let Self {
-            lease: undelivered,
-            broker,
-        } = self;
-        let (lease, mut permits) = undelivered.accept();
-        broker.count_held(&mut permits, &lease.locks);
-        let ttl_ms = lease.locks.iter().map(|held| held.grant.ttl.as_millis());
-        let ttl_ms = ttl_ms.min().unwrap_or(0);
-        broker
-            .quotas
-            .track_detached(lease.lease_id, permits, expiry(ttl_ms));
-    }
 }
 
 /// Dispatches store events to the components that handle them.

@@ -1,6 +1,6 @@
 //! The Leasehold lock broker.
 //!
-//! Suggested reading order: `lock`, `store`, `store::memory`, `waiters`, `broker`, `grpc`.
+//! Suggested reading order: `lock`, `store`, `store::memory`, `broker`, `grpc`.
 
 pub mod access;
 mod address;
@@ -24,11 +24,9 @@ pub mod runtime;
 mod serve;
 pub mod shutdown;
 pub mod store;
-pub mod stream_registry;
 pub mod telemetry;
 mod time;
 pub mod trace;
 pub mod transport;
-pub mod waiters;
 
 pub use serve::{Listeners, RunError, run};

@@ -8,6 +8,7 @@ mod dispatch;
 mod events;
 mod lease_spans;
 mod leases;
+pub(super) mod registry;
 mod timers;
 
 use std::{
@@ -29,6 +30,7 @@ use self::{
     completions::Completion,
     dispatch::{PendingAttach, PendingCommand},
     leases::{LeaseCommand, StreamLease},
+    registry::Inbox,
     timers::Liveness,
 };
 pub use self::{
@@ -38,11 +40,15 @@ pub use self::{
     },
     timers::StreamAge,
 };
-use super::{Broker, StreamCallContext, heartbeats::Heartbeats, result_or_internal, spans};
+use super::{
+    Broker,
+    acquire::{StreamCallContext, result_or_internal},
+    heartbeats::Heartbeats,
+    spans,
+};
 use crate::{
     lock::{AcquireCall, Attachment, LeaseId, LockError, LockKey, ReleaseScope, StreamId},
     quotas::SharedQuotaPermit,
-    stream_registry::Inbox,
     trace::Span,
 };
 

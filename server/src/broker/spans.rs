@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::{Broker, acquire_call::AcquireResult};
+use super::{Broker, acquire::AcquireResult};
 use crate::{
     lock::{AcquireCall, AcquireCommand, Holder, LeaseId, LockError, LockKey, Mode, TraceParent},
     recent_events::LeaseEndReason,

@@ -1,5 +1,5 @@
 //! Brokers of the model: the commands that a broker sends for a call, and what it makes of their
-//! replies. The same steps as those of `broker::acquire_call` and its neighbours in the server.
+//! replies. The same steps as those of `broker::acquire` in the server.
 
 mod acquire;
 mod renewals;

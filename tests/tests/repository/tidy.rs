@@ -29,7 +29,7 @@ const LAYERS: [&[&str]; 9] = [
     ],
     &["recent_events", "trace"],
     &["store"],
-    &["metrics", "stream_registry", "telemetry", "waiters"],
+    &["metrics", "telemetry"],
     &["access", "quotas", "transport"],
     &["broker"],
     &["config"],
@@ -43,7 +43,7 @@ const LAYERS: [&[&str]; 9] = [
 /// through another module.
 const SEPARATE: [(&[&str], &[&str]); 5] = [
     (
-        &["broker", "waiters"],
+        &["broker"],
         &["store/memory", "store/redis", "store/redlock"],
     ),
     (&["store/memory"], &["store/redis", "store/redlock"]),

@@ -7,7 +7,7 @@ use super::{
     leases::LeasePhase,
 };
 use crate::{
-    broker::{ReleaseResult, acquire_call::AcquireResult},
+    broker::{ReleaseResult, acquire::AcquireResult},
     lock::{
         HeldLock, LeaseId, LeaseRef, LockError, LockFailure, LockKey, PresentedLease, ReleaseScope,
     },

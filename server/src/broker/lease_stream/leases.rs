@@ -12,7 +12,7 @@ use tokio::{
 
 use super::{
     CallError, Completion, LeaseEndedReason, LeaseStream, PendingCommand, Phase, RETRY_DELAY,
-    StreamEvent,
+    StreamEvent, registry::RemoteLeaseEvent,
 };
 use crate::{
     broker::with_permit,
@@ -23,7 +23,6 @@ use crate::{
     metrics::RenewalSlack,
     quotas::QuotaPermit,
     store::Revocation,
-    stream_registry::RemoteLeaseEvent,
     trace::LinkedSpan,
 };
 

@@ -1,12 +1,12 @@
 //! Queue position of a call on a stream, and the updates of it that the client receives.
 
-use super::{
-    StreamCallContext,
-    lease_stream::{EventSink, QueueUpdate, StreamEvent},
-};
+use super::StreamCallContext;
 use crate::{
+    broker::{
+        lease_stream::{EventSink, QueueUpdate, StreamEvent},
+        waiters::SnapshotReceiver,
+    },
     lock::{AcquireCommand, CONTENTION_HOLDERS_MAX, LeaseId, LockKey, LockState, Ttl},
-    waiters::SnapshotReceiver,
 };
 
 /// Queue position of one call.
@@ -113,8 +113,8 @@ mod tests {
 
     use super::*;
     use crate::{
+        broker::waiters::SnapshotSender,
         lock::{LockName, Mode, Namespace, Owner, WaiterInfo},
-        waiters::SnapshotSender,
     };
 
     fn state(sequences: &[u64], queue_length: u32) -> LockState {

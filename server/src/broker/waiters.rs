@@ -1,6 +1,7 @@
 //! Registry of the calls that wait at this broker, by lock: delivers hand-offs to them and
 //! schedules the touches of their locks.
 
+mod poller;
 mod snapshots;
 
 use std::{
@@ -15,7 +16,7 @@ use tokio::{
     time::Instant,
 };
 
-pub use self::snapshots::{SnapshotReceiver, SnapshotSender};
+pub(in crate::broker) use self::snapshots::{SnapshotReceiver, SnapshotSender};
 use crate::{
     lock::{
         AcquireCommand, AttemptId, FencingToken, LeaseId, LockKey, LockState, RequestHash,
@@ -32,7 +33,7 @@ const SNAPSHOT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Notification for a waiting call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Signal {
+pub(in crate::broker) enum Signal {
     /// The lock was granted to the request of the call.
     HandOff {
         /// Fencing token of the grant.
@@ -50,7 +51,7 @@ pub enum Signal {
 
 /// All calls that wait at this broker, by lock.
 #[derive(Debug, Default)]
-pub struct WaiterRegistry {
+pub(in crate::broker) struct WaiterRegistry {
     queues: Mutex<HashMap<LockKey, LockQueue>>,
 }
 
@@ -83,7 +84,7 @@ struct Waiter {
 
 /// Registration of a waiting call, removed when dropped.
 #[derive(Debug)]
-pub struct Registration {
+pub(in crate::broker) struct Registration {
     waiters: Arc<WaiterRegistry>,
     lock: LockKey,
     request: RequestHash,
@@ -94,7 +95,7 @@ pub struct Registration {
 impl WaiterRegistry {
     /// Registers a call *before* `acquire` is sent to the store, so that a grant that arrives
     /// immediately is not lost.
-    pub fn register(self: &Arc<Self>, acquire: &AcquireCommand) -> Registration {
+    pub(in crate::broker) fn register(self: &Arc<Self>, acquire: &AcquireCommand) -> Registration {
         let (lock, request, attempt) = (&acquire.lock, acquire.request, acquire.attempt);
         let (sender, signals) = mpsc::channel(SIGNALS_MAX);
         let waiter = Waiter {
@@ -124,7 +125,12 @@ impl WaiterRegistry {
     /// Sends the signal to every attempt of a request. If there are several attempts, the time of
     /// the command is removed from the signal, so that attempts on streams claim the grant: only
     /// the store records which attempt has it.
-    pub fn hand_off(&self, lock: &LockKey, request: RequestHash, mut signal: Signal) {
+    pub(in crate::broker) fn hand_off(
+        &self,
+        lock: &LockKey,
+        request: RequestHash,
+        mut signal: Signal,
+    ) {
         let queues = self.queues.lock();
         let waiters = queues.get(lock).and_then(|queue| queue.calls.get(&request));
         let waiters = waiters.map_or(&[][..], |waiters| waiters);
@@ -139,7 +145,7 @@ impl WaiterRegistry {
     }
 
     /// Signals every call of a lock to send `acquire` again.
-    pub fn rejoin(&self, lock: &LockKey) {
+    pub(in crate::broker) fn rejoin(&self, lock: &LockKey) {
         if let Some(queue) = self.queues.lock().get(lock) {
             queue.rejoin();
         }
@@ -147,7 +153,11 @@ impl WaiterRegistry {
 
     /// Records the time at which the `acquire` was sent that queued a call, or `None` if an `acquire`
     /// had no reply. The next touch with a reply then signals the call to send it again.
-    pub fn record_queued(&self, acquire: &AcquireCommand, queued_at: Option<Instant>) {
+    pub(in crate::broker) fn record_queued(
+        &self,
+        acquire: &AcquireCommand,
+        queued_at: Option<Instant>,
+    ) {
         let mut queues = self.queues.lock();
         let queue = queues.get_mut(&acquire.lock);
         let waiters = queue.and_then(|queue| queue.calls.get_mut(&acquire.request));
@@ -161,7 +171,7 @@ impl WaiterRegistry {
     /// Records a touch that was sent at `sent_at` and has a reply. A grant to a waiting call whose
     /// notification was lost may have been made and have expired since the touch before. The calls
     /// to which that may have happened are signalled to send `acquire` again.
-    pub fn record_touch(&self, lock: &LockKey, sent_at: Instant) {
+    pub(in crate::broker) fn record_touch(&self, lock: &LockKey, sent_at: Instant) {
         let mut queues = self.queues.lock();
         let Some(queue) = queues.get_mut(lock) else {
             return;
@@ -180,7 +190,7 @@ impl WaiterRegistry {
 
     /// Signals the other calls of a lease that has acquired the lock to send `acquire` again, which
     /// re-enters the lock.
-    pub fn signal_reentry(&self, lock: &LockKey, lease_id: LeaseId) {
+    pub(in crate::broker) fn signal_reentry(&self, lock: &LockKey, lease_id: LeaseId) {
         if let Some(queue) = self.queues.lock().get(lock) {
             let waiters = queue.calls.values().flatten();
             for waiter in waiters.filter(|waiter| waiter.lease_id == lease_id) {
@@ -191,7 +201,7 @@ impl WaiterRegistry {
 
     /// Records the era in which the store answered for the lock. In a new era the store may have
     /// lost queue positions, so that every call of the lock is signalled to send `acquire` again.
-    pub fn record_era(&self, lock: &LockKey, era: Option<EraId>) {
+    pub(in crate::broker) fn record_era(&self, lock: &LockKey, era: Option<EraId>) {
         let mut queues = self.queues.lock();
         let (Some(queue), Some(era)) = (queues.get_mut(lock), era) else {
             return;
@@ -204,13 +214,13 @@ impl WaiterRegistry {
     }
 
     /// Returns the number of locks that have waiters here.
-    pub fn queue_count(&self) -> usize {
+    pub(in crate::broker) fn queue_count(&self) -> usize {
         self.queues.lock().len()
     }
 
     /// Schedules a touch of the lock at `at` or earlier. Returns true if no task polls the queue
     /// yet. The caller must then start that task.
-    pub fn schedule_touch(&self, lock: &LockKey, at: Instant) -> bool {
+    pub(in crate::broker) fn schedule_touch(&self, lock: &LockKey, at: Instant) -> bool {
         let mut queues = self.queues.lock();
         let Some(queue) = queues.get_mut(lock) else {
             return false;
@@ -224,7 +234,7 @@ impl WaiterRegistry {
     }
 
     /// Schedules an immediate touch of all polled locks.
-    pub fn touch_all_now(&self) {
+    pub(in crate::broker) fn touch_all_now(&self) {
         let now = Instant::now();
         let mut queues = self.queues.lock();
         // Sorted, so that equal histories lead to equal orders of commands.
@@ -241,7 +251,11 @@ impl WaiterRegistry {
     /// Waits until the lock must be touched, and schedules the touch after that with `next`.
     /// Returns false, and removes the queue, if no calls wait any longer. The task that polls the
     /// queue must then end.
-    pub async fn wait_until_touch_due(&self, lock: &LockKey, next: impl Fn() -> Instant) -> bool {
+    pub(in crate::broker) async fn wait_until_touch_due(
+        &self,
+        lock: &LockKey,
+        next: impl Fn() -> Instant,
+    ) -> bool {
         loop {
             let next_touch_at = next();
             let (touch_at, changed) = {
@@ -270,7 +284,7 @@ impl WaiterRegistry {
 
     /// Returns true if a call receives queue updates and the last snapshot is older than
     /// `SNAPSHOT_INTERVAL`. The caller must then read a snapshot.
-    pub fn snapshot_due(&self, lock: &LockKey) -> bool {
+    pub(in crate::broker) fn snapshot_due(&self, lock: &LockKey) -> bool {
         let mut queues = self.queues.lock();
         let Some(queue) = queues.get_mut(lock) else {
             return false;
@@ -284,7 +298,7 @@ impl WaiterRegistry {
     }
 
     /// Publishes a snapshot of a lock.
-    pub fn publish_snapshot(&self, lock: &LockKey, state: LockState) {
+    pub(in crate::broker) fn publish_snapshot(&self, lock: &LockKey, state: LockState) {
         if let Some(queue) = self.queues.lock().get_mut(lock) {
             queue.snapshot.send(state);
         }
@@ -301,13 +315,13 @@ impl LockQueue {
 
 impl Registration {
     /// Subscribes to the snapshots of the lock. The latest snapshot is available at once.
-    pub fn subscribe_snapshots(&self) -> Option<SnapshotReceiver> {
+    pub(in crate::broker) fn subscribe_snapshots(&self) -> Option<SnapshotReceiver> {
         let queues = self.waiters.queues.lock();
         Some(queues.get(&self.lock)?.snapshot.subscribe())
     }
 
     /// Waits for the next signal. Cancel safe.
-    pub async fn signal(&mut self) -> Signal {
+    pub(in crate::broker) async fn signal(&mut self) -> Signal {
         match self.signals.recv().await {
             Some(signal) => signal,
             // Unreachable in practice: the registry keeps the sender as long as this registration

@@ -5,8 +5,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Broker, with_permit};
-use crate::{lock::LockKey, store::Touched, waiters::Signal};
+use super::Signal;
+use crate::{
+    broker::{Broker, with_permit},
+    lock::LockKey,
+    store::Touched,
+};
 
 /// Interval between touches. Shorter than the expiry of the shortest lease, so that a touch reports
 /// each grant before it expires.
@@ -22,7 +26,7 @@ const SNAPSHOT_DELAY: Duration = Duration::from_millis(5);
 impl Broker {
     /// Schedules a touch for the time at which the lock can become free without a release, and
     /// starts the task that polls the queue of the lock, unless it is running.
-    pub(super) fn schedule_touch(&self, lock: &LockKey, next_event_ms: u64) {
+    pub(in crate::broker) fn schedule_touch(&self, lock: &LockKey, next_event_ms: u64) {
         if self
             .waiters
             .schedule_touch(lock, self.next_touch_at(next_event_ms))
@@ -33,7 +37,7 @@ impl Broker {
 
     /// Reads a snapshot of the lock for calls that receive queue updates, unless the last one is
     /// recent.
-    pub(super) async fn refresh_snapshot(&self, lock: &LockKey) {
+    pub(in crate::broker) async fn refresh_snapshot(&self, lock: &LockKey) {
         if self.waiters.snapshot_due(lock) {
             self.snapshot_now(lock).await;
         }
@@ -47,7 +51,7 @@ impl Broker {
     }
 
     /// Reads a snapshot like [`Self::refresh_snapshot`], in a background task.
-    pub(super) fn snapshot_soon(&self, lock: &LockKey) {
+    pub(in crate::broker) fn snapshot_soon(&self, lock: &LockKey) {
         if self.waiters.snapshot_due(lock) {
             let (broker, lock) = (self.clone(), lock.clone());
             self.tasks
@@ -126,7 +130,6 @@ mod tests {
         broker::{PERMIT_HOLD_MAX, TOUCHES_IN_FLIGHT_MAX},
         lock::{AcquireCall, FencingToken, Lease, LockFailure, RequestId, Target, Ttl},
         store::stub::{StubStore, acquire, lock},
-        waiters::Signal,
     };
 
     const WAIT_MS: u64 = 60_000;

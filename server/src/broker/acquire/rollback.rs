@@ -9,15 +9,15 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::debug;
 
-use super::with_permit;
 use crate::{
+    broker::with_permit,
     lock::{AcquireCommand, AttemptId, LockKey, RequestHash, expiry_ms},
     store::{Store, StoreError},
 };
 
 /// Time in which a caller whose connection broke can repeat its call, at any broker, before its
 /// queue position or its lock is released.
-pub(super) const REPEAT_GRACE: Duration = Duration::from_secs(1);
+pub(in crate::broker) const REPEAT_GRACE: Duration = Duration::from_secs(1);
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(8);
 /// Number of concurrent rollbacks, which protects a slow store from being flooded with
@@ -26,11 +26,11 @@ const CONCURRENT_MAX: usize = 16;
 
 /// Queue of attempts to roll back. Unbounded, so that `Drop` can send without waiting.
 #[derive(Debug, Clone)]
-pub(super) struct RollbackQueue(mpsc::UnboundedSender<Attempt>);
+pub(in crate::broker) struct RollbackQueue(mpsc::UnboundedSender<Attempt>);
 
 /// An attempt to roll back.
 #[derive(Debug, Clone)]
-pub(super) struct Attempt {
+pub(in crate::broker) struct Attempt {
     lock: LockKey,
     request: RequestHash,
     attempt: AttemptId,
@@ -43,7 +43,7 @@ pub(super) struct Attempt {
 impl RollbackQueue {
     /// Starts the task that rolls back queued attempts. A drain stops the task and all rollbacks in
     /// progress, so that callers find their queue positions at another broker.
-    pub(super) fn start(
+    pub(in crate::broker) fn start(
         store: Arc<dyn Store>,
         tasks: &TaskTracker,
         draining: CancellationToken,

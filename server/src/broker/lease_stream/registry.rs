@@ -15,7 +15,7 @@ use crate::{
 };
 
 #[derive(Debug, Default)]
-pub struct StreamRegistry(Mutex<RegistryState>);
+pub(in crate::broker) struct StreamRegistry(Mutex<RegistryState>);
 
 #[derive(Debug, Default)]
 struct RegistryState {
@@ -25,14 +25,14 @@ struct RegistryState {
 
 /// Queue of changes to leases of one stream that were made elsewhere.
 #[derive(Debug, Default)]
-pub struct Inbox {
+pub(in crate::broker) struct Inbox {
     events: Mutex<Vec<RemoteLeaseEvent>>,
     notify: Notify,
 }
 
 /// A change to a lease that was made elsewhere.
 #[derive(Debug)]
-pub enum RemoteLeaseEvent {
+pub(in crate::broker) enum RemoteLeaseEvent {
     /// The lease was attached to another stream.
     Moved(MovedLease),
     /// An operator revoked the lease.
@@ -41,7 +41,7 @@ pub enum RemoteLeaseEvent {
 
 impl StreamRegistry {
     /// Registers a stream. Returns its id and the queue of changes to its leases.
-    pub fn open(&self, broker: BrokerId) -> (StreamId, Arc<Inbox>) {
+    pub(in crate::broker) fn open(&self, broker: BrokerId) -> (StreamId, Arc<Inbox>) {
         let inbox = Arc::default();
         let mut state = self.0.lock();
         state.last += 1;
@@ -51,21 +51,21 @@ impl StreamRegistry {
     }
 
     /// Returns the number of open streams.
-    pub fn count(&self) -> usize {
+    pub(in crate::broker) fn count(&self) -> usize {
         self.0.lock().streams.len()
     }
 
-    pub fn close(&self, id: StreamId) {
+    pub(in crate::broker) fn close(&self, id: StreamId) {
         self.0.lock().streams.remove(&id.epoch);
     }
 
     /// Notifies the stream that a lease was attached to another stream.
-    pub fn moved(&self, moved: MovedLease) {
+    pub(in crate::broker) fn moved(&self, moved: MovedLease) {
         self.send(moved.from.stream, RemoteLeaseEvent::Moved(moved));
     }
 
     /// Notifies the stream that a lease was revoked.
-    pub fn revoked(&self, revocation: Revocation) {
+    pub(in crate::broker) fn revoked(&self, revocation: Revocation) {
         self.send(
             revocation.attachment.stream,
             RemoteLeaseEvent::Revoked(revocation),
@@ -84,7 +84,7 @@ impl StreamRegistry {
 
 impl Inbox {
     /// Waits for at least one change and returns all queued changes. Cancel safe.
-    pub async fn next(&self) -> Vec<RemoteLeaseEvent> {
+    pub(in crate::broker) async fn next(&self) -> Vec<RemoteLeaseEvent> {
         self.notify.notified().await;
         std::mem::take(&mut self.events.lock())
     }

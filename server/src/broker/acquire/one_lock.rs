@@ -5,10 +5,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{
-    Broker, StreamCallContext, acquire_call::ResultSender, queue_position::QueuePositionTracker,
+    Broker, ResultSender, StreamCallContext, queue_position::QueuePositionTracker,
     spans::QueueWaitSpan,
 };
 use crate::{
+    broker::waiters::{Registration, Signal},
     lock::{
         AcquireCommand, CONTENTION_HOLDERS_MAX, Contention, ExpectedAttachment, FencingToken,
         Grant, LeaseBinding, LeaseRef, LockError, Mode, Ttl,
@@ -16,7 +17,6 @@ use crate::{
     metrics::AcquireTimer,
     store::{Acquired, Cancelled, LeaseRejection, StoreError},
     time::now_unix_millis,
-    waiters::{Registration, Signal},
 };
 
 /// Acquisition of one lock of a call.

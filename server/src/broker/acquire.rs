@@ -1,24 +1,37 @@
-//! One Acquire or AcquireAll call, from its first command to its result. The call runs in a task of
+//! Acquire and AcquireAll: one call, from its admission to its result. The call runs in a task of
 //! its own or in the task of its stream, because the future of the caller may be dropped at any
 //! time and the acquire must still be completed or rolled back.
 
-use std::time::Duration;
+mod one_lock;
+mod queue_position;
+pub(super) mod rollback;
+
+use std::{sync::Arc, time::Duration};
 
 use futures::future::join_all;
-use tokio::{sync::oneshot, time::Instant};
+use tokio::{
+    sync::oneshot::{self, error::RecvError},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+use tracing::error;
 
-use super::{
-    Broker, StreamCallContext,
-    acquire_lock::{LockAcquisition, left_ms},
-    lease_stream::QUEUE_GRACE,
+use self::{
+    one_lock::{LockAcquisition, left_ms},
     rollback::{Attempt, REPEAT_GRACE, RollbackQueue},
+};
+use super::{
+    Broker, expiry,
+    heartbeats::Heartbeats,
+    lease_stream::{EventSink, QUEUE_GRACE},
     spans::{self, QueueWaitSpan},
 };
-use crate::lock::{
-    AcquireCall, AcquireCommand, AttemptId, ExpectedAttachment, HeldLock, Lease, LeaseBinding,
-    LeaseId, LeaseRef, LeaseToken, LockError, LockFailure, LockKey, Target,
-};
 use crate::{
+    lock::{
+        AcquireCall, AcquireCommand, Attachment, AttemptId, ExpectedAttachment, HeldLock,
+        LOCKS_MAX, Lease, LeaseBinding, LeaseId, LeaseRef, LeaseToken, LockError, LockFailure,
+        LockKey, Target,
+    },
     metrics::AcquireTimer,
     quotas::QuotaPermit,
     trace::{LinkedSpan, Span},
@@ -31,8 +44,27 @@ pub(super) type ResultSender = oneshot::Sender<AcquireResult>;
 /// Receiver of the result.
 pub(super) type ResultReceiver = oneshot::Receiver<AcquireResult>;
 
+/// Context of a call that arrived on a lease stream.
+pub(super) struct StreamCallContext {
+    pub(super) call_id: i64,
+    pub(super) attachment: Attachment,
+    /// Heartbeats of the client of the stream.
+    pub(super) heartbeats: Arc<Heartbeats>,
+    pub(super) events: EventSink,
+    /// Cancelled when the client cancels the call.
+    pub(super) cancellation: CancellationToken,
+    pub(super) span: Span,
+}
+
+/// The lease that a call creates or extends, and a quota permit for each lock of the call.
+struct AdmittedLease {
+    lease_id: LeaseId,
+    lease_token: LeaseToken,
+    permits: Vec<QuotaPermit>,
+}
+
 /// An acquire call in progress.
-pub(super) struct AcquireTask {
+struct AcquireTask {
     broker: Broker,
     call: AcquireCall,
     lease_id: LeaseId,
@@ -58,35 +90,144 @@ pub(super) struct UndeliveredLease {
     origin: Option<Box<LinkedSpan>>,
 }
 
+/// A lease that has not been delivered to its caller yet. If dropped before [`Self::confirm`], it
+/// is rolled back after a grace period, unless the call has been repeated by then.
+pub struct Delivery {
+    lease: UndeliveredLease,
+    broker: Broker,
+}
+
 /// Attempts that are rolled back when dropped.
 #[derive(Debug)]
 struct RollbackOnDrop(RollbackQueue, Vec<Attempt>);
 
-impl AcquireTask {
-    /// Creates a call. The lease is the one that the call creates or extends.
-    pub(super) fn new(
-        broker: Broker,
+impl Broker {
+    /// Acquires all locks of the call for `caller`, or none, waiting in the queues for at most
+    /// `call.wait_ms`.
+    ///
+    /// # Cancel safety
+    /// The call continues in a separate task. Dropping this future cancels the wait: the queue
+    /// position, or a grant that was not delivered, is rolled back after a grace period, unless the
+    /// call has been repeated by then.
+    pub async fn acquire(
+        &self,
+        caller: &Arc<str>,
         call: AcquireCall,
-        lease_id: LeaseId,
-        lease_token: LeaseToken,
-        stream: Option<StreamCallContext>,
-        timer: AcquireTimer,
-    ) -> Self {
-        Self {
-            attempt: AttemptId::from_bytes(broker.random.bytes()),
-            broker,
-            lease_id,
-            lease_token,
-            deadline: Instant::now() + Duration::from_millis(call.wait_ms),
-            call,
-            stream,
-            timer,
-        }
+    ) -> Result<Lease, LockFailure> {
+        let delivery = self.acquire_undelivered(caller, call).await?;
+        let lease = delivery.lease().clone();
+        delivery.confirm();
+        Ok(lease)
     }
 
+    /// Acquires like [`Broker::acquire`], for a caller that may disconnect before the lease is
+    /// delivered.
+    pub async fn acquire_undelivered(
+        &self,
+        caller: &Arc<str>,
+        call: AcquireCall,
+    ) -> Result<Delivery, LockFailure> {
+        let lock = call.first().clone();
+        let (task, receiver) = self.start_acquire(caller, call, None);
+        self.tasks.spawn(task);
+        Ok(Delivery {
+            lease: result_or_internal(&lock, receiver.await)?,
+            broker: self.clone(),
+        })
+    }
+
+    /// Returns a future that runs the call to completion, and the receiver of its result. If the
+    /// receiver is dropped, the call continues and rolls back what it has acquired.
+    pub(super) fn start_acquire(
+        &self,
+        caller: &Arc<str>,
+        mut call: AcquireCall,
+        stream: Option<StreamCallContext>,
+    ) -> (impl Future<Output = ()> + Send + use<>, ResultReceiver) {
+        let (sender, receiver) = oneshot::channel();
+        let (broker, caller) = (self.clone(), Arc::clone(caller));
+        let timer = self.metrics.start_acquire(&call);
+        let span = stream.as_ref().map(|stream| stream.span.clone());
+        let span = span.unwrap_or_else(Span::current);
+        spans::record_request(&span, &call);
+        call.owner.trace = span.parent();
+        let task = async move {
+            match broker.admit(&caller, &call).await {
+                Ok(admitted) => {
+                    let task = AcquireTask {
+                        attempt: AttemptId::from_bytes(broker.random.bytes()),
+                        broker,
+                        lease_id: admitted.lease_id,
+                        lease_token: admitted.lease_token,
+                        deadline: Instant::now() + Duration::from_millis(call.wait_ms),
+                        call,
+                        stream,
+                        timer,
+                    };
+                    task.run(admitted.permits, sender).await;
+                }
+                Err(failure) => {
+                    timer.failed(&failure.error);
+                    // The receiver is gone if the caller has disconnected.
+                    drop(sender.send(Err(failure)));
+                }
+            }
+        };
+        (span.run(task), receiver)
+    }
+
+    /// Returns the lease that the call creates or extends, and a quota permit for each of its
+    /// locks. Rejects calls during a drain, beyond a quota, or for a lease with too many locks.
+    async fn admit(
+        &self,
+        caller: &Arc<str>,
+        call: &AcquireCall,
+    ) -> Result<AdmittedLease, LockFailure> {
+        let lock = call.first();
+        if self.is_draining() {
+            return Err(LockError::Draining.for_lock(lock));
+        }
+        let permits = self.quotas.admit(caller, call);
+        let permits = permits.inspect_err(|error| self.metrics.over_quota(error));
+        let permits = permits.map_err(|error| error.for_lock(lock))?;
+        let Some(lease) = &call.under else {
+            let key = self.store.deployment_key().await;
+            let key = key.map_err(|error| LockError::from(error).for_lock(lock))?;
+            let mut locks: Vec<_> = call.targets.iter().map(|target| &target.lock).collect();
+            locks.sort();
+            // The same for every attempt of the call at every broker.
+            let lease_token = key.lease_token(caller, &call.owner.id, &call.request_id, &locks);
+            return Ok(AdmittedLease {
+                lease_id: lease_token.lease_id(caller),
+                lease_token,
+                permits,
+            });
+        };
+        if lease.locks.len() >= LOCKS_MAX && lease.locks.iter().all(|held| held.lock != *lock) {
+            return Err(LockError::TooManyLocks.for_lock(lock));
+        }
+        Ok(AdmittedLease {
+            lease_id: lease.lease_id,
+            lease_token: lease.lease_token.clone(),
+            permits,
+        })
+    }
+
+    /// Counts these locks as held, and records each hold in the quota permit of its lock.
+    pub(super) fn count_held(&self, permits: &mut [QuotaPermit], locks: &[HeldLock]) {
+        for permit in permits {
+            let is_same_lock = |held: &&HeldLock| held.lock == *permit.lock();
+            let grant = locks.iter().find(is_same_lock).map(|held| held.grant);
+            let held = grant.and_then(|grant| self.metrics.hold(permit.lock(), grant.mode));
+            permit.mark_held(held);
+        }
+    }
+}
+
+impl AcquireTask {
     /// Runs the call and sends its result exactly once, unless the caller has disconnected. The
     /// call owns the quota `permits` until then, and its lease owns them afterwards.
-    pub(super) async fn run(self, permits: Vec<QuotaPermit>, mut result_sender: ResultSender) {
+    async fn run(self, permits: Vec<QuotaPermit>, mut result_sender: ResultSender) {
         let mut attempts = Vec::new();
         let result = self.acquire_locks(&mut attempts, &mut result_sender).await;
         let rollback = self.broker.rollback.clone();
@@ -153,7 +294,7 @@ impl AcquireTask {
         attempts: &mut Vec<Attempt>,
         result_sender: &mut ResultSender,
     ) -> Result<Option<(Lease, i64)>, LockFailure> {
-        if self.call.wait_ms > 0 {
+        if self.call.wait_ms > 0 && self.call.under.is_some() {
             // Fail early if the lease has ended already, rather than after a long wait.
             self.broker
                 .renew_undelivered(self.existing_locks(), self.expected_attachment())
@@ -198,7 +339,16 @@ impl AcquireTask {
                 }
             }
         }
-        let lease = self.confirm(acquired).await?;
+        let is_only_lock = self.call.under.is_none() && acquired.len() == 1;
+        let locks = match is_only_lock {
+            true => acquired,
+            false => self.confirm(acquired).await?,
+        };
+        let lease = Lease {
+            lease_id: self.lease_id,
+            lease_token: self.lease_token.clone(),
+            locks,
+        };
         Ok(Some((lease, as_of)))
     }
 
@@ -229,9 +379,9 @@ impl AcquireTask {
         }
     }
 
-    /// Builds the lease, after renewing every lock of the lease except the one granted last. The
+    /// Returns all locks of the lease, after renewing every lock except the one granted last. The
     /// renewals confirm that no other lock was lost before the last grant.
-    async fn confirm(&self, mut acquired: Vec<HeldLock>) -> Result<Lease, LockFailure> {
+    async fn confirm(&self, mut acquired: Vec<HeldLock>) -> Result<Vec<HeldLock>, LockFailure> {
         let newest = acquired.pop();
         let is_other = |held: &&LeaseRef| newest.iter().all(|newest| newest.lock != held.lock);
         let acquired_refs: Vec<_> = acquired.iter().map(|held| self.reference(held)).collect();
@@ -258,11 +408,7 @@ impl AcquireTask {
         let order = existing.chain(self.call.targets.iter().map(|target| &target.lock));
         let order: Vec<_> = order.collect();
         locks.sort_by_key(|held| order.iter().position(|lock| **lock == held.lock));
-        Ok(Lease {
-            lease_id: self.lease_id,
-            lease_token: self.lease_token.clone(),
-            locks,
-        })
+        Ok(locks)
     }
 
     fn expected_attachment(&self) -> ExpectedAttachment {
@@ -368,10 +514,47 @@ impl UndeliveredLease {
     }
 }
 
+impl Delivery {
+    #[must_use]
+    pub fn lease(&self) -> &Lease {
+        self.lease.lease()
+    }
+
+    /// Marks the lease as delivered, after the response was sent.
+    pub fn confirm(self) {
+        let Self {
+            lease: undelivered,
+            broker,
+        } = self;
+        let (lease, mut permits) = undelivered.accept();
+        broker.count_held(&mut permits, &lease.locks);
+        let ttl_ms = lease.locks.iter().map(|held| held.grant.ttl.as_millis());
+        let ttl_ms = ttl_ms.min().unwrap_or(0);
+        broker
+            .quotas
+            .track_detached(lease.lease_id, permits, expiry(ttl_ms));
+    }
+}
+
 impl Drop for RollbackOnDrop {
     fn drop(&mut self) {
         for attempt in self.1.drain(..) {
             self.0.schedule(attempt);
         }
     }
+}
+
+/// Returns the result of a call, or [`LockError::Internal`] if the task of the call ended without
+/// one.
+pub(super) fn result_or_internal(
+    lock: &LockKey,
+    result: Result<AcquireResult, RecvError>,
+) -> AcquireResult {
+    result.unwrap_or_else(|_| {
+        error!(
+            lock = lock.to_string(),
+            "internal error: an acquire ended without a result"
+        );
+        Err(LockError::Internal.for_lock(lock))
+    })
 }

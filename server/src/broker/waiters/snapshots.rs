@@ -14,14 +14,14 @@ use crate::lock::LockState;
 
 /// Sender of the snapshots of one lock.
 #[derive(Debug)]
-pub struct SnapshotSender {
+pub(in crate::broker) struct SnapshotSender {
     latest: Option<Arc<LockState>>,
     channel: broadcast::Sender<Arc<LockState>>,
 }
 
 /// Receiver of the snapshots of one lock.
 #[derive(Debug)]
-pub struct SnapshotReceiver {
+pub(in crate::broker) struct SnapshotReceiver {
     latest: Option<Arc<LockState>>,
     channel: broadcast::Receiver<Arc<LockState>>,
 }
@@ -36,7 +36,7 @@ impl Default for SnapshotSender {
 }
 
 impl SnapshotSender {
-    pub fn send(&mut self, state: LockState) {
+    pub(in crate::broker) fn send(&mut self, state: LockState) {
         let state = Arc::new(state);
         self.latest = Some(Arc::clone(&state));
         // An error means that there are no receivers.
@@ -44,21 +44,21 @@ impl SnapshotSender {
     }
 
     /// Returns a receiver, which has the latest snapshot already.
-    pub fn subscribe(&self) -> SnapshotReceiver {
+    pub(in crate::broker) fn subscribe(&self) -> SnapshotReceiver {
         SnapshotReceiver {
             latest: self.latest.clone(),
             channel: self.channel.subscribe(),
         }
     }
 
-    pub fn has_receivers(&self) -> bool {
+    pub(in crate::broker) fn has_receivers(&self) -> bool {
         self.channel.receiver_count() > 0
     }
 }
 
 impl SnapshotReceiver {
     /// Waits for a snapshot that was not received yet. Cancel safe.
-    pub async fn changed(&mut self) {
+    pub(in crate::broker) async fn changed(&mut self) {
         loop {
             match self.channel.recv().await {
                 Ok(state) => {
@@ -74,7 +74,7 @@ impl SnapshotReceiver {
     }
 
     /// Returns the latest snapshot; `None` before the first one.
-    pub fn latest(&mut self) -> Option<Arc<LockState>> {
+    pub(in crate::broker) fn latest(&mut self) -> Option<Arc<LockState>> {
         loop {
             match self.channel.try_recv() {
                 Ok(state) => self.latest = Some(state),
