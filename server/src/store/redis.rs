@@ -28,7 +28,6 @@ mod reply;
 mod routing;
 pub(super) mod scan_batch;
 pub mod script;
-mod script_span;
 pub mod scripts;
 mod silence;
 pub mod supervisor;
@@ -42,14 +41,13 @@ use std::{
 };
 
 use async_trait::async_trait;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use self::reply::ScriptReply;
 use self::{
     cluster::{Router, slot::slot_of},
     connection::{NodeError, RedisConfig},
-    error_table::ErrorClass,
     location::StoreLocation,
     node::{Node, ScriptError},
     pubsub::event_handler,
@@ -131,11 +129,13 @@ impl RedisStore {
     /// notified the other brokers of grants to their waiters.
     async fn call_on_node<T>(&self, call: &ScriptCall<T>) -> Result<(Route, T), StoreError> {
         let lock = call.lock();
+        let timeout_error = |_| StoreError::Unavailable("no answer in time".to_owned());
         let mut route_state = self.topology.start_route(lock, call.verb(), CALL_TIMEOUT);
         let (route, sent, script_reply) = loop {
             let route = self.topology.next_route(&mut route_state).await?;
             let sent = Instant::now();
-            let script_reply = self.eval(&route, call);
+            let script_reply = timeout_at(route_state.deadline, self.run_script(&route, call));
+            let script_reply = script_reply.await.map_err(timeout_error)?;
             let script_reply = self
                 .topology
                 .follow_reply(&mut route_state, &route, script_reply)
@@ -159,31 +159,25 @@ impl RedisStore {
         Ok((route, reply))
     }
 
-    async fn eval<T>(
+    async fn run_script<T>(
         &self,
         route: &Route,
         call: &ScriptCall<T>,
     ) -> Result<ScriptReply<T>, ScriptError> {
         let node = &route.node;
-        let command = || {
-            call.command(&Preamble {
-                key_prefix: &self.key_prefix,
-                broker: self.broker,
-                not_after_ms: node.not_after_ms(),
-                era_id: route.era_id(),
-                era_tag: route.era_tag(),
-                is_sharded: node.shards().is_some(),
-                is_watched: self.watch_interest.is_active(),
-            })
+        let preamble = Preamble {
+            key_prefix: &self.key_prefix,
+            broker: self.broker,
+            not_after_ms: node.not_after_ms(),
+            era_id: route.era_id(),
+            era_tag: route.era_tag(),
+            is_sharded: node.shards().is_some(),
+            is_watched: self.watch_interest.is_active(),
         };
         let script = self.scripts.get(call.verb());
-        let value = node.try_eval(script, route.mode, &command).await?;
-        let reply = call.decode(value, self.broker).map_err(|error| {
-            node.log_error(ErrorClass::UNEXPECTED_REPLY, &error.to_string(), &command);
-            ScriptError::Failed(error)
-        })?;
-        node.observe_time(reply.now_ms);
-        Ok(reply)
+        let command = || call.command(&preamble);
+        let value = node.run(script, route.mode, command).await?;
+        Ok(node.decode_reply(call, value, &preamble)?)
     }
 
     /// Sends an event for each lease that a command of this broker found to be expired.
@@ -198,7 +192,7 @@ impl RedisStore {
     async fn grant_to_more(&self, route: &Route, lock: &LockKey) {
         loop {
             let sent = Instant::now();
-            let reply = self.eval(route, &calls::touch(lock, 1)).await;
+            let reply = self.run_script(route, &calls::touch(lock, 1)).await;
             let Ok(ScriptReply {
                 outcome: Ok(outcome),
                 more,
@@ -378,7 +372,8 @@ impl Store for RedisStore {
     }
 
     async fn deployment_key(&self) -> Result<DeploymentKey, StoreError> {
-        self.topology.deployment_key(CALL_TIMEOUT).await
+        let node = self.topology.any_node(CALL_TIMEOUT).await?;
+        Ok(node.deployment_key())
     }
 
     fn listen(&self, listener: Listener) {

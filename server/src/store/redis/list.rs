@@ -157,11 +157,10 @@ impl ListQuery<'_> {
         call: &ScriptCall<Option<LockState>>,
         command: &Command,
     ) -> Result<Option<LockState>, StoreError> {
+        let key = command.keys.first().map_or("", |key| key);
         let reply = match result {
             Ok(value) => call.decode(value, self.broker).map_err(|error| {
-                node.log_error(ErrorClass::UNEXPECTED_REPLY, &error.to_string(), &|| {
-                    command.clone()
-                });
+                node.log_error(ErrorClass::UNEXPECTED_REPLY, &error.to_string(), key);
             }),
             Err(error) => {
                 let class = ErrorClass::classify(&error);
@@ -169,7 +168,7 @@ impl ListQuery<'_> {
                     (NodeAction::Redirect, _) if node.slot_eras().is_some() => {}
                     (NodeAction::Keep, CallerError::Corrupt) => {
                         let text = format!("get: {}", plain_message(&error));
-                        node.log_error(class, &text, &|| command.clone());
+                        node.log_error(class, &text, key);
                     }
                     _ => return Err(node.handle_error("get", &error)),
                 }

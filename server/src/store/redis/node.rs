@@ -30,14 +30,15 @@ use super::{
     former_master::ConfirmationPause,
     log_throttle::LogThrottle,
     replication_barrier::ReplicationBarrier,
+    reply::ScriptReply,
     script::Script,
-    script_span::with_span,
-    scripts::Command,
+    scripts::{Command, Preamble, ScriptCall},
     silence::LastReply,
 };
 use crate::{
     lock::{COMMAND_DEADLINE_MS, DeploymentKey},
     store::{HandOff, StoreError},
+    trace::Span,
 };
 
 static MOVE: LazyLock<Script> =
@@ -143,22 +144,35 @@ impl Node {
         script: &Script,
         command: impl Fn() -> Command,
     ) -> Result<Value, StoreError> {
-        let value = self.try_eval(script, ExecMode::Plain, command).await;
+        let value = self.run(script, ExecMode::Plain, command).await;
         value.map_err(StoreError::from)
     }
 
-    /// Runs a script like `eval`, where another server of a cluster may have the lock.
-    pub(super) async fn try_eval(
+    /// Runs a script like `eval`, where another server of a cluster may have the lock. If the
+    /// current call is traced, the run has a span.
+    pub(super) async fn run(
         &self,
         script: &Script,
         mode: ExecMode,
         command: impl Fn() -> Command,
     ) -> Result<Value, ScriptError> {
-        let run = self.run(script, mode, command);
-        with_span(script.name(), self, run).await
+        let parent = Span::current();
+        if !parent.is_recording() {
+            return self.run_untraced(script, mode, command).await;
+        }
+        let span = parent.client_child(format!("redis {}", script.name()));
+        span.set_attribute("db.system.name", "redis");
+        span.set_attribute("db.operation.name", script.name().to_owned());
+        span.set_attribute("server.address", self.name());
+        let result = self.run_untraced(script, mode, command).await;
+        if let Err(ScriptError::Failed(error)) = &result {
+            span.set_error(error.to_string());
+        }
+        span.end();
+        result
     }
 
-    async fn run(
+    async fn run_untraced(
         &self,
         script: &Script,
         mode: ExecMode,
@@ -203,7 +217,7 @@ impl Node {
             match class.action {
                 NodeAction::Close | NodeAction::Redirect => self.fail(&class.description(&text)),
                 NodeAction::ReloadScripts | NodeAction::Keep | NodeAction::ProbeDecides => {
-                    self.log_error(class, &text, &command)
+                    self.log_error(class, &text, command().keys.first().map_or("", |key| key));
                 }
             }
             ScriptError::Failed(class.store_error(text))
@@ -315,16 +329,34 @@ impl Node {
         hand_offs
     }
 
-    /// Logs an error of a command, unless the same error was logged within the last minute.
-    pub fn log_error(&self, class: ErrorClass, text: &str, command: &impl Fn() -> Command) {
+    /// Decodes the reply of a call, and updates the estimated clock from it.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidReply`] if the reply is malformed, which is logged.
+    pub(in crate::store) fn decode_reply<T>(
+        &self,
+        call: &ScriptCall<T>,
+        reply: Value,
+        preamble: &Preamble<'_>,
+    ) -> Result<ScriptReply<T>, StoreError> {
+        let reply = call.decode(reply, preamble.broker).inspect_err(|error| {
+            let key = preamble.key(call.lock());
+            self.log_error(ErrorClass::UNEXPECTED_REPLY, &error.to_string(), &key);
+        })?;
+        self.observe_time(reply.now_ms);
+        Ok(reply)
+    }
+
+    /// Logs an error of a command for `key`, unless the same error was logged within the last
+    /// minute.
+    pub fn log_error(&self, class: ErrorClass, text: &str, key: &str) {
         let ErrorClass {
             problem, advice, ..
         } = class;
         let address = self.name();
         match class.caller_error {
             CallerError::Corrupt => {
-                let key = command().keys.into_iter().next().unwrap_or_default();
-                if let Some(suppressed) = self.log_throttle.should_log(problem, &key) {
+                if let Some(suppressed) = self.log_throttle.should_log(problem, key) {
                     error!(
                         answer = text,
                         key,

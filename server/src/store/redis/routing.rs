@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::{
     cluster::{Router, SlotRoute, redirect::Redirect},
@@ -13,7 +13,7 @@ use super::{
     supervisor::Supervisor,
 };
 use crate::{
-    lock::{DeploymentKey, LockKey},
+    lock::LockKey,
     store::{Rejected, StoreError},
 };
 
@@ -28,7 +28,7 @@ pub(super) enum Topology {
 
 /// Routing state of a call.
 pub(super) struct RouteState {
-    deadline: Instant,
+    pub(super) deadline: Instant,
     era_use: EraUse,
     slot_route: Option<SlotRoute>,
 }
@@ -79,18 +79,14 @@ impl Topology {
         }
     }
 
-    /// Returns the reply of a node before the deadline of the call. Returns `None` if the command
-    /// must be sent to another node, or again without an era.
+    /// Returns the reply of a node. Returns `None` if the command must be sent to another node, or
+    /// again without an era.
     pub(super) async fn follow_reply<T>(
         &self,
         state: &mut RouteState,
         route: &Route,
-        reply: impl Future<Output = Result<ScriptReply<T>, ScriptError>> + Send,
+        reply: Result<ScriptReply<T>, ScriptError>,
     ) -> Result<Option<ScriptReply<T>>, StoreError> {
-        let timeout_error = |_| StoreError::Unavailable("no answer in time".to_owned());
-        let reply = timeout_at(state.deadline, reply)
-            .await
-            .map_err(timeout_error)?;
         match (reply, &mut state.slot_route, self) {
             (Err(ScriptError::Redirected(redirect)), Some(slot_route), Self::Cluster(router)) => {
                 if redirect.asking {
@@ -117,14 +113,6 @@ impl Topology {
         let node = supervisor.current_node()?;
         let until_ms = node.era()?.no_grants_before_ms;
         Some(until_ms.saturating_sub(node.now_us() / 1_000))
-    }
-
-    /// Returns the deployment key, once a node serves.
-    pub(super) async fn deployment_key(
-        &self,
-        within: Duration,
-    ) -> Result<DeploymentKey, StoreError> {
-        Ok(self.any_node(within).await?.deployment_key())
     }
 
     /// Returns any node that serves.
@@ -171,6 +159,12 @@ impl Route {
 impl<T> ScriptReply<T> {
     fn has_no_era(&self) -> bool {
         matches!(self.outcome, Err(Rejected::NoEra))
+    }
+}
+
+impl From<StoreError> for ScriptError {
+    fn from(error: StoreError) -> Self {
+        Self::Failed(error)
     }
 }
 

@@ -13,7 +13,6 @@ use crate::{
         redis::{
             connection::{NodeError, RedisConfig},
             era::Era,
-            error_table::ErrorClass,
             list::ListQuery,
             location::StoreLocation,
             node::Node,
@@ -123,26 +122,21 @@ impl NodeClient {
     }
 
     async fn run<T>(&self, node: &Node, call: &ScriptCall<T>) -> Result<Outcome<T>, StoreError> {
-        let command = || {
-            call.command(&Preamble {
-                key_prefix: &self.key_prefix,
-                broker: self.broker,
-                not_after_ms: node.not_after_ms(),
-                era_id: node.era_id(),
-                era_tag: None,
-                is_sharded: false,
-                is_watched: false,
-            })
+        let preamble = Preamble {
+            key_prefix: &self.key_prefix,
+            broker: self.broker,
+            not_after_ms: node.not_after_ms(),
+            era_id: node.era_id(),
+            era_tag: None,
+            is_sharded: false,
+            is_watched: false,
         };
-        let value = node.eval(self.scripts.get(call.verb()), &command).await?;
-        let reply = call.decode(value, self.broker).inspect_err(|error| {
-            node.log_error(ErrorClass::UNEXPECTED_REPLY, &error.to_string(), &command);
-        })?;
-        node.observe_time(reply.now_ms);
-        if !reply.ended.is_empty()
-            && let Some(key) = command().keys.first()
-        {
-            self.end_dedup.report(key, reply.ended);
+        let script = self.scripts.get(call.verb());
+        let value = node.eval(script, || call.command(&preamble)).await?;
+        let reply = node.decode_reply(call, value, &preamble)?;
+        if !reply.ended.is_empty() {
+            let key = preamble.key(call.lock());
+            self.end_dedup.report(&key, reply.ended);
         }
         reply.outcome.map_err(|rejected| {
             if rejected == Rejected::NoEra {

@@ -86,11 +86,9 @@ impl Node {
         let text = format!("{operation}: {}", plain_message(error));
         match class.action {
             NodeAction::Close | NodeAction::Redirect => self.fail(&class.description(&text)),
-            NodeAction::ReloadScripts | NodeAction::Keep | NodeAction::ProbeDecides => self
-                .log_error(class, &text, &|| Command {
-                    keys: Vec::new(),
-                    args: Vec::new(),
-                }),
+            NodeAction::ReloadScripts | NodeAction::Keep | NodeAction::ProbeDecides => {
+                self.log_error(class, &text, "");
+            }
         }
         class.store_error(text)
     }

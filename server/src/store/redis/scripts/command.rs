@@ -30,6 +30,11 @@ pub struct Command {
 }
 
 impl Preamble<'_> {
+    /// Returns the key of the lock's record.
+    pub(in crate::store) fn key(&self, lock: &LockKey) -> String {
+        format!("{}{}", self.key_prefix, lock.encoded())
+    }
+
     /// Returns the command of a call with the verb's own arguments.
     pub(super) fn command(&self, lock: &LockKey, own: &[Value]) -> Command {
         let mut args = Vec::with_capacity(own.len() + PREAMBLE_ARGS);
@@ -38,7 +43,7 @@ impl Preamble<'_> {
             true => Value::String(format!("{}*", self.broker).into()),
         });
         args.push(encode_number(self.not_after_ms));
-        let mut keys = vec![format!("{}{}", self.key_prefix, lock.encoded())];
+        let mut keys = vec![self.key(lock)];
         match self.era_tag {
             None => {
                 keys.push(format!("{}era", self.key_prefix));
