@@ -95,7 +95,7 @@ FAULTS = [
     Fault(
         "an attachment with an equal number is accepted",
         test("conformance", "an_attachment_that_is_no_newer_is_stale"),
-        [("server/src/lock/stream.rs", "(incoming.number > current.number)", "(incoming.number >= current.number)")],
+        [("server/src/lock/stream.rs", "current.number < incoming.number", "current.number <= incoming.number")],
     ),
     Fault(
         "validity counts from the receipt",

@@ -162,12 +162,16 @@ impl Broker {
     }
 
     /// Sets the limit of a semaphore, or removes the limit if `limit` is `None`. Returns the
-    /// previous limit, or 0 if there was none.
-    pub async fn set_limit(&self, lock: &LockKey, limit: Option<u32>) -> Result<u32, LockError> {
+    /// previous limit, if there was one.
+    pub async fn set_limit(
+        &self,
+        lock: &LockKey,
+        limit: Option<u32>,
+    ) -> Result<Option<u32>, LockError> {
         match self.store.set_limit(lock, limit).await? {
             LimitSet::Set { previous } => Ok(previous),
             LimitSet::Mismatch => Err(LockError::LimitMismatch {
-                limit: EXCLUSIVE_WEIGHT,
+                limit: Some(EXCLUSIVE_WEIGHT),
             }),
         }
     }

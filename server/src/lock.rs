@@ -24,7 +24,7 @@ pub use identity::{
 pub use lease::{Grant, HeldLock, Lease, LeaseRef, PresentedLease};
 pub use mode::{EXCLUSIVE_WEIGHT, HOLDERS_MAX, Mode, PERMITS_MAX};
 pub use name::{LockKey, LockName, NAME_MAX_BYTES, Namespace, encode};
-pub use stream::{Attachment, ExpectedAttachment, StreamId};
+pub use stream::{Attachment, ExpectedAttachment, StaleAttachment, StreamId};
 pub use trace::TraceParent;
 
 /// Maximum number of waiters of one lock. A further waiter is rejected with `QUEUE_FULL`.
@@ -119,9 +119,9 @@ impl Ttl {
 /// Options of a lease besides the ttl.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct LeaseOptions {
-    /// Maximum time for which the lock may be held, including renewals; 0 if unlimited.
-    pub max_hold_ms: u64,
-    /// Time for which the lock grants nothing after the lease has expired; 0 if none.
+    /// Maximum time for which the lock may be held, including renewals. `None` if unlimited.
+    pub max_hold_ms: Option<u64>,
+    /// Time for which the lock grants nothing after the lease has expired.
     pub lock_delay_ms: u64,
     /// Time after which the lease ends when its stream breaks. If `None`, the lease stays valid
     /// until its expiry.
@@ -131,10 +131,7 @@ pub struct LeaseOptions {
 impl LeaseOptions {
     /// Returns the validity of a new lease: `ttl`, limited by `max_hold_ms`.
     pub fn effective_ttl(self, ttl: Ttl) -> Ttl {
-        match self.max_hold_ms {
-            0 => ttl,
-            max_hold_ms => Ttl(ttl.0.min(max_hold_ms)),
-        }
+        Ttl(ttl.0.min(self.max_hold_ms.unwrap_or(u64::MAX)))
     }
 }
 
@@ -237,7 +234,7 @@ pub struct Contention {
     pub holders: Vec<Holder>,
     /// Number of waiters.
     pub queue_length: u32,
-    /// Remaining time of a lock delay; 0 if there is none.
+    /// Remaining time of the lock delay.
     pub lock_delay_remaining_ms: u64,
 }
 
@@ -252,7 +249,7 @@ pub struct LockState {
     pub waiters: Vec<WaiterInfo>,
     /// Number of all waiters.
     pub queue_length: u32,
-    /// Remaining time of a lock delay; 0 if there is none.
+    /// Remaining time of the lock delay.
     pub lock_delay_remaining_ms: u64,
     /// Newest fencing token of the lock; 0 before the first grant.
     pub last_fencing_token: u64,

@@ -221,7 +221,7 @@ impl StoreFixture {
     }
 
     /// Acquires by broker `n`, which must join the queue. Returns `next_event_ms`.
-    pub async fn expect_queued(&self, n: usize, call: &AcquireCommand) -> u64 {
+    pub async fn expect_queued(&self, n: usize, call: &AcquireCommand) -> Option<u64> {
         let reply = self.acquire(n, call).await;
         let Acquired::Queued { next_event_ms, .. } = reply else {
             panic!("{reply:?} instead of a queue position");
@@ -245,7 +245,7 @@ impl StoreFixture {
     }
 
     /// Acquires by broker `n`, which must be rejected for its limit. Returns the limit in use.
-    pub async fn expect_limit_mismatch(&self, n: usize, call: &AcquireCommand) -> u32 {
+    pub async fn expect_limit_mismatch(&self, n: usize, call: &AcquireCommand) -> Option<u32> {
         let reply = self.acquire(n, call).await;
         let Acquired::LimitMismatch { limit } = reply else {
             panic!("{reply:?} instead of a mismatch");
@@ -330,7 +330,7 @@ impl StoreFixture {
     }
 
     /// Sets the limit of the lock. Returns the previous limit.
-    pub async fn set_limit(&self, n: usize, limit: u32) -> u32 {
+    pub async fn set_limit(&self, n: usize, limit: u32) -> Option<u32> {
         let set = self.store(n).set_limit(&self.lock, Some(limit)).await;
         let Ok(LimitSet::Set { previous }) = set else {
             panic!("{set:?} instead of a limit");
@@ -339,7 +339,7 @@ impl StoreFixture {
     }
 
     /// Removes the limit that was set, and returns it.
-    pub async fn remove_limit(&self, n: usize) -> u32 {
+    pub async fn remove_limit(&self, n: usize) -> Option<u32> {
         let removed = self.store(n).set_limit(&self.lock, None).await;
         let Ok(LimitSet::Set { previous }) = removed else {
             panic!("{removed:?} instead of a removed limit");

@@ -85,15 +85,15 @@ pub fn lease_id(span: &Span, lease_id: LeaseId) {
 }
 
 impl QueueWaitSpan {
-    /// Starts the span of a call that was queued. `position` is 0 if it is unknown.
-    pub(super) fn start(broker: &Broker, acquire: &AcquireCommand, position: u32) -> Self {
+    /// Starts the span of a call that was queued, with its position if that is known.
+    pub(super) fn start(broker: &Broker, acquire: &AcquireCommand, position: Option<u32>) -> Self {
         let call = Span::current();
         let span = call.child_of_current("queue.wait");
         if !span.is_recording() {
             return Self::default();
         }
         record_locks(&span, [&acquire.lock]);
-        if position > 0 {
+        if let Some(position) = position {
             span.set_attribute("leasehold.queue.position", i64::from(position));
         }
         let (store, lock) = (Arc::clone(&broker.store), acquire.lock.clone());

@@ -107,6 +107,7 @@ impl AdminService for AdminServiceImpl {
             Err(error) => Err(error),
         };
         let previous = previous.map_err(|error| status::limit_not_set(&error, &lock))?;
+        let previous = previous.unwrap_or(0);
         let caller = &*context.caller.name;
         let (kind, changed, new) = match limit {
             Some(limit) => (AuditEventKind::SetLimit, "set", limit.to_string()),

@@ -329,7 +329,7 @@ impl CommonFields {
         let grace_ms = grace.map(|grace| fields.wait("disconnect_grace", Some(grace)));
         let max_hold_ms = fields.ttl("max_hold", self.max_hold);
         let options = LeaseOptions {
-            max_hold_ms: limits.max_hold_ms(max_hold_ms).unwrap_or(0),
+            max_hold_ms: limits.max_hold_ms(max_hold_ms),
             lock_delay_ms: fields.wait("lock_delay", self.lock_delay),
             disconnect_grace_ms: grace_ms.map(|grace_ms| grace_ms.min(ttl.as_millis())),
         };

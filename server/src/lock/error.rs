@@ -48,9 +48,9 @@ pub enum LockError {
     /// The lock is in use with another limit or mode, or the call needs more than the limit.
     #[error("{}", limit_mismatch(*limit))]
     LimitMismatch {
-        /// Limit in use, [`EXCLUSIVE_WEIGHT`] for shared and exclusive locks; 0 if the lock is not
-        /// in use.
-        limit: u32,
+        /// Limit in use, [`EXCLUSIVE_WEIGHT`] for shared and exclusive locks. `None` if the lock is
+        /// not in use.
+        limit: Option<u32>,
     },
     /// The lease already holds the lock in a weaker mode than the call requests.
     #[error("the lease holds the lock in a weaker mode and cannot upgrade it")]
@@ -197,10 +197,10 @@ fn bound_reached(resource: &str, bound: Bound) -> String {
     }
 }
 
-fn limit_mismatch(limit: u32) -> String {
+fn limit_mismatch(limit: Option<u32>) -> String {
     match limit {
-        0 => "the semaphore is idle and has no limit".to_owned(),
-        EXCLUSIVE_WEIGHT => "the lock is in use as a shared or exclusive lock".to_owned(),
-        limit => format!("the lock is in use as a semaphore of {limit} permits"),
+        None => "the semaphore is idle and has no limit".to_owned(),
+        Some(EXCLUSIVE_WEIGHT) => "the lock is in use as a shared or exclusive lock".to_owned(),
+        Some(limit) => format!("the lock is in use as a semaphore of {limit} permits"),
     }
 }

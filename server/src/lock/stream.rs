@@ -20,6 +20,10 @@ pub struct Attachment {
     pub number: u32,
 }
 
+/// The lease has a newer attachment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StaleAttachment;
+
 /// Attachment that a renewal or release requires of its lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ExpectedAttachment {
@@ -36,19 +40,24 @@ pub enum ExpectedAttachment {
 
 impl Attachment {
     /// Returns the new attachment of a lease that is attached to `current` and requested to move to
-    /// `incoming`. `None` if the move must be rejected, because `incoming` is older or is no
-    /// attachment.
-    pub fn supersede(current: Option<Self>, incoming: Option<Self>) -> Option<Option<Self>> {
+    /// `incoming`.
+    ///
+    /// # Errors
+    /// [`StaleAttachment`] if `incoming` is older or is no attachment.
+    pub fn supersede(
+        current: Option<Self>,
+        incoming: Option<Self>,
+    ) -> Result<Option<Self>, StaleAttachment> {
         match (current, incoming) {
-            (None, incoming) => Some(incoming),
-            (Some(_), None) => None,
+            (None, incoming) => Ok(incoming),
             (Some(current), Some(incoming)) if current.stream == incoming.stream => {
                 let number = current.number.max(incoming.number);
-                Some(Some(Self { number, ..incoming }))
+                Ok(Some(Self { number, ..incoming }))
             }
-            (Some(current), Some(incoming)) => {
-                (incoming.number > current.number).then_some(Some(incoming))
+            (Some(current), Some(incoming)) if current.number < incoming.number => {
+                Ok(Some(incoming))
             }
+            (Some(_), Some(_) | None) => Err(StaleAttachment),
         }
     }
 }

@@ -384,10 +384,10 @@ impl Store for RedisStore {
 /// Subscribes the node to the sharded channel of the lock's slot if brokers use sharded channels,
 /// because a call of this broker waits in the queue of that lock. If the subscription is new, the
 /// lock is to be touched at once.
-async fn subscribe_to_hand_offs(node: &Node, lock: &LockKey, next_event_ms: &mut u64) {
+async fn subscribe_to_hand_offs(node: &Node, lock: &LockKey, next_event_ms: &mut Option<u64>) {
     if let Some(shards) = node.shards()
         && shards.ensure_subscribed(slot_of(lock)).await
     {
-        *next_event_ms = 1;
+        *next_event_ms = Some(1);
     }
 }

@@ -267,7 +267,7 @@ impl Store for RedlockStore {
         let (waits, held) = self.0.queues.waiting_and_grants(lock, self.0.broker);
         Ok(Touched {
             rejoin: !waits,
-            next_event_ms: 0,
+            next_event_ms: None,
             held,
             more_from: None,
             era: None,
@@ -392,9 +392,9 @@ async fn first_reply(receiver: FirstReplyReceiver) -> Result<Acquired, StoreErro
 /// hand-off must be claimed.
 fn queued(QueueRank { sequence, position }: QueueRank) -> Acquired {
     Acquired::Queued {
-        next_event_ms: 0,
-        sequence,
-        position,
+        next_event_ms: None,
+        sequence: Some(sequence),
+        position: (position > 0).then_some(position),
         last_fencing_token: 0,
         era: None,
     }

@@ -12,16 +12,16 @@ pub enum Acquired {
     Granted(Grant),
     /// The request is queued.
     Queued {
-        /// Time until the lock may become free without a release; the broker then touches the lock.
-        /// 0 if unknown.
-        next_event_ms: u64,
-        /// Queue sequence number, lower for waiters that joined earlier. 0 if the request was
+        /// Time until the lock may become free without a release, if it is known; the broker then
+        /// touches the lock.
+        next_event_ms: Option<u64>,
+        /// Queue sequence number, lower for waiters that joined earlier. `None` if the request was
         /// removed from the queue by this command.
-        sequence: u64,
-        /// Queue position, counted from 1, if the request is the last in the queue. 0 if requests
-        /// are queued behind it; the position must then be read from the store.
-        position: u32,
-        /// Newest fencing token of the lock at that time; 0 if none. A hand-off to this request
+        sequence: Option<u64>,
+        /// Queue position, counted from 1, if the request is the last in the queue. `None` if
+        /// requests are queued behind it; the position must then be read from the store.
+        position: Option<u32>,
+        /// Newest fencing token of the lock at that time, 0 before the first. A hand-off to this request
         /// with a token up to this one was cancelled earlier. The broker must ignore the hand-off,
         /// however late it arrives.
         last_fencing_token: u64,
@@ -32,8 +32,8 @@ pub enum Acquired {
     Held(Contention),
     /// The lock is in use with another limit, or the request needs more than the limit.
     LimitMismatch {
-        /// Limit in use; 0 if the lock is not in use.
-        limit: u32,
+        /// Limit in use, if the lock is in use.
+        limit: Option<u32>,
     },
     /// The lease or the waiting call was attached to another stream later.
     StaleAttach,
@@ -106,8 +106,8 @@ pub enum Cancelled {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LimitSet {
     Set {
-        /// Limit in use before, or the removed limit; 0 if there was none.
-        previous: u32,
+        /// Limit in use before, or the removed limit, if there was one.
+        previous: Option<u32>,
     },
     /// The lock has holders or waiters in shared or exclusive mode.
     Mismatch,
@@ -156,9 +156,9 @@ pub struct Touched {
     /// True if waiters of this broker must repeat their requests: the broker was unknown or silent
     /// at this lock, or one of its waiters belongs to a lease that now holds the lock.
     pub rejoin: bool,
-    /// Time until the lock may become free without a release; the broker then touches the lock
-    /// again. 0 if unknown.
-    pub next_event_ms: u64,
+    /// Time until the lock may become free without a release, if it is known; the broker then
+    /// touches the lock again.
+    pub next_event_ms: Option<u64>,
     /// Grants to calls at this broker, of which the notifications may have been lost.
     pub held: Vec<HandOff>,
     /// Slot at which the next touch continues, if there are more holders than one touch reads.

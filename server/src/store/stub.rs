@@ -148,9 +148,9 @@ impl Store for StubStore {
             }
         }
         Ok(Acquired::Queued {
-            next_event_ms: 0,
-            sequence: 1,
-            position: 1,
+            next_event_ms: None,
+            sequence: Some(1),
+            position: Some(1),
             last_fencing_token: 0,
             era: None,
         })
@@ -208,7 +208,7 @@ impl Store for StubStore {
         sleep(touch_duration).await;
         Ok(Touched {
             rejoin: false,
-            next_event_ms: 0,
+            next_event_ms: None,
             held: Vec::new(),
             more_from: None,
             era: None,

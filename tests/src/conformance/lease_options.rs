@@ -200,8 +200,9 @@ pub async fn lock_delay_keeps_waiters_waiting_and_says_how_long(store_fixture: &
     store_fixture.advance_ms(expiry_ms(TTL_MS)).await;
     let touched = store_fixture.touch(0).await;
     assert_eq!(touched.held, []);
-    assert_remaining(touched.next_event_ms, DELAY_MS);
-    store_fixture.advance_ms(touched.next_event_ms).await;
+    let delay_ms = touched.next_event_ms.expect("the end of the lock delay");
+    assert_remaining(delay_ms, DELAY_MS);
+    store_fixture.advance_ms(delay_ms).await;
     let hand_off = at_most_one(store_fixture.touch(0).await.held).expect("its turn");
     store_fixture
         .expect_renewed(0, &lease_of(&waiter, hand_off.fencing_token))

@@ -30,7 +30,7 @@ async fn acquire_permits(store_fixture: &StoreFixture, permits: u32, limit: u32)
 }
 
 pub async fn t24_a_set_limit_overrides_that_of_callers(store_fixture: &StoreFixture) {
-    assert_eq!(store_fixture.set_limit(0, 2).await, 0);
+    assert_eq!(store_fixture.set_limit(0, 2).await, None);
     acquire_permits(store_fixture, 1, 5).await;
     acquire_permits(store_fixture, 1, 0).await;
     store_fixture
@@ -40,7 +40,7 @@ pub async fn t24_a_set_limit_overrides_that_of_callers(store_fixture: &StoreFixt
         store_fixture
             .expect_limit_mismatch(0, &permits_call(store_fixture, 3, 5))
             .await,
-        2
+        Some(2)
     );
 }
 
@@ -51,7 +51,7 @@ pub async fn t24_shrinking_stops_grants_until_enough_have_left(store_fixture: &S
     }
     let waits = waiting_permits_call(store_fixture, 1, 5);
     store_fixture.expect_queued(0, &waits).await;
-    assert_eq!(store_fixture.set_limit(1, 2).await, 5);
+    assert_eq!(store_fixture.set_limit(1, 2).await, Some(5));
     for lease in &held {
         store_fixture.expect_renewed(0, lease).await;
     }
@@ -74,7 +74,7 @@ pub async fn t24_growing_admits_waiters_at_once(store_fixture: &StoreFixture) {
     );
     store_fixture.expect_queued(0, &here).await;
     store_fixture.expect_queued(1, &there).await;
-    assert_eq!(store_fixture.set_limit(0, 5).await, 2);
+    assert_eq!(store_fixture.set_limit(0, 5).await, Some(2));
     store_fixture.claim_next_hand_off(0, &here).await;
     store_fixture.claim_next_hand_off(1, &there).await;
     assert_eq!(store_fixture.expect_state().await.queue_length, 0);
@@ -96,7 +96,7 @@ pub async fn t24_waiters_that_can_never_fit_are_refused(store_fixture: &StoreFix
         store_fixture
             .expect_limit_mismatch(0, &new_attempt(&heavy))
             .await,
-        3
+        Some(3)
     );
     assert_eq!(store_fixture.expect_state().await.queue_length, 2);
     store_fixture.expect_released(0, &held).await;
@@ -124,7 +124,7 @@ pub async fn a_waiter_that_can_never_fit_is_found_by_touch(store_fixture: &Store
         store_fixture
             .expect_limit_mismatch(1, &new_attempt(&heavy))
             .await,
-        3
+        Some(3)
     );
     store_fixture.expect_queued(1, &new_attempt(&wide)).await;
     assert!(!store_fixture.touch(1).await.rejoin);
@@ -146,10 +146,10 @@ pub async fn a_set_limit_keeps_other_kinds_of_lock_out(store_fixture: &StoreFixt
         store_fixture
             .expect_limit_mismatch(0, &store_fixture.call())
             .await,
-        3
+        Some(3)
     );
     let reader = with_mode(store_fixture.waiting_call(), Mode::Shared);
-    assert_eq!(store_fixture.expect_limit_mismatch(0, &reader).await, 3);
+    assert_eq!(store_fixture.expect_limit_mismatch(0, &reader).await, Some(3));
 }
 
 pub async fn a_limit_is_not_set_on_another_kind_of_lock_in_use(store_fixture: &StoreFixture) {
@@ -160,12 +160,12 @@ pub async fn a_limit_is_not_set_on_another_kind_of_lock_in_use(store_fixture: &S
         .await;
     assert_eq!(set, Ok(LimitSet::Mismatch));
     store_fixture.expect_released(0, &held).await;
-    assert_eq!(store_fixture.set_limit(0, 3).await, 0);
+    assert_eq!(store_fixture.set_limit(0, 3).await, None);
 }
 
 pub async fn a_set_limit_may_be_set_again(store_fixture: &StoreFixture) {
-    assert_eq!(store_fixture.set_limit(0, 3).await, 0);
-    assert_eq!(store_fixture.set_limit(1, 7).await, 3);
+    assert_eq!(store_fixture.set_limit(0, 3).await, None);
+    assert_eq!(store_fixture.set_limit(1, 7).await, Some(3));
     acquire_permits(store_fixture, 7, 0).await;
 }
 
@@ -183,7 +183,7 @@ pub async fn a_set_limit_is_kept_for_a_day_after_the_last_use(store_fixture: &St
         store_fixture
             .expect_limit_mismatch(0, &permits_call(store_fixture, 3, 5))
             .await,
-        2
+        Some(2)
     );
     store_fixture
         .advance_ms(LIMIT_RECORD_TTL_MS + 10 * SLACK_MS)
@@ -214,8 +214,8 @@ pub async fn a_limit_is_not_set_on_a_lock_that_is_waited_for_exclusively(
 
 pub async fn a_removed_limit_lets_other_kinds_of_lock_in(store_fixture: &StoreFixture) {
     store_fixture.set_limit(0, 3).await;
-    assert_eq!(store_fixture.remove_limit(1).await, 3);
-    assert_eq!(store_fixture.remove_limit(0).await, 0);
+    assert_eq!(store_fixture.remove_limit(1).await, Some(3));
+    assert_eq!(store_fixture.remove_limit(0).await, None);
     let held = store_fixture.acquire_long(0).await;
     store_fixture.expect_released(0, &held).await;
     acquire_permits(store_fixture, 7, 7).await;
@@ -226,18 +226,18 @@ pub async fn a_removed_limit_stays_in_use_until_the_lock_is_idle(store_fixture: 
     let held = acquire_permits(store_fixture, 1, 5).await;
     let waits = waiting_permits_call(store_fixture, 2, 5);
     store_fixture.expect_queued(1, &waits).await;
-    assert_eq!(store_fixture.remove_limit(0).await, 2);
+    assert_eq!(store_fixture.remove_limit(0).await, Some(2));
     assert_eq!(
         store_fixture
             .expect_limit_mismatch(0, &permits_call(store_fixture, 1, 5))
             .await,
-        2
+        Some(2)
     );
     assert_eq!(
         store_fixture
             .expect_limit_mismatch(0, &store_fixture.call())
             .await,
-        2
+        Some(2)
     );
     store_fixture.expect_released(0, &held).await;
     let next = store_fixture.claim_next_hand_off(1, &waits).await;
@@ -246,10 +246,10 @@ pub async fn a_removed_limit_stays_in_use_until_the_lock_is_idle(store_fixture: 
 }
 
 pub async fn removing_a_limit_that_is_not_set_changes_nothing(store_fixture: &StoreFixture) {
-    assert_eq!(store_fixture.remove_limit(0).await, 0);
+    assert_eq!(store_fixture.remove_limit(0).await, None);
     assert_eq!(store_fixture.get().await, None);
     let held = store_fixture.acquire_long(0).await;
-    assert_eq!(store_fixture.remove_limit(0).await, 0);
+    assert_eq!(store_fixture.remove_limit(0).await, None);
     store_fixture.expect_renewed(0, &held).await;
     store_fixture.expect_held(0, &store_fixture.call()).await;
 }

@@ -136,7 +136,7 @@ pub async fn a_lock_that_is_idle_is_not_listed(store_fixture: &StoreFixture) {
 }
 
 pub async fn a_lock_with_a_set_limit_alone_is_not_listed(store_fixture: &StoreFixture) {
-    assert_eq!(store_fixture.set_limit(0, 7).await, 0);
+    assert_eq!(store_fixture.set_limit(0, 7).await, None);
     assert_eq!(
         list_locks(store_fixture, &Filter::default()).await,
         [].into()

@@ -76,7 +76,7 @@ pub async fn a_waiter_receives_the_time_of_the_next_possible_grant(store_fixture
     let next_event_ms = store_fixture
         .expect_queued(1, &store_fixture.waiting_call())
         .await;
-    assert_remaining(next_event_ms, expiry_ms(TTL_MS));
+    assert_remaining(next_event_ms.expect("a time"), expiry_ms(TTL_MS));
 }
 
 pub async fn a_waiter_behind_a_provisional_grant_receives_the_time_of_its_lapse(
@@ -90,7 +90,7 @@ pub async fn a_waiter_behind_a_provisional_grant_receives_the_time_of_its_lapse(
     let next_event_ms = store_fixture
         .expect_queued(2, &store_fixture.waiting_call())
         .await;
-    assert_remaining(next_event_ms, PROVISIONAL_GRANT_MS);
+    assert_remaining(next_event_ms.expect("a time"), PROVISIONAL_GRANT_MS);
 }
 
 pub async fn a_holder_that_expires_is_followed_by_the_next_waiter(store_fixture: &StoreFixture) {

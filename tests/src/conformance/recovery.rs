@@ -43,7 +43,8 @@ pub async fn a_waiter_joins_a_recovering_store_again_and_is_granted_afterwards(
     });
     for (n, waiter) in waiters.iter().enumerate() {
         let next_event_ms = store_fixture.expect_queued(n, waiter).await;
-        assert!(next_event_ms > 0 && next_event_ms <= store_fixture.quarantine_ms());
+        let quarantine_ms = store_fixture.quarantine_ms();
+        assert!(next_event_ms.is_some_and(|next_event_ms| next_event_ms <= quarantine_ms));
     }
     assert_eq!(at_most_one(store_fixture.touch(1).await.held), None);
     store_fixture

@@ -328,7 +328,7 @@ pub async fn an_entry_of_another_kind_is_a_mismatch(store_fixture: &StoreFixture
     let entry = with_mode(store_fixture.reentry_call(&lease), permit);
     assert_eq!(
         store_fixture.expect_limit_mismatch(0, &entry).await,
-        EXCLUSIVE_WEIGHT
+        Some(EXCLUSIVE_WEIGHT)
     );
 }
 

@@ -179,7 +179,7 @@ pub async fn a_waiter_is_told_when_the_first_reader_may_expire(store_fixture: &S
     let next_event_ms = store_fixture
         .expect_queued(0, &store_fixture.waiting_call())
         .await;
-    assert_remaining(next_event_ms, expiry_ms(TTL_MS));
+    assert_remaining(next_event_ms.expect("a time"), expiry_ms(TTL_MS));
 }
 
 pub async fn t17_a_writer_that_gives_up_stops_no_reader(store_fixture: &StoreFixture) {

@@ -464,8 +464,8 @@ pub async fn a_waiter_has_its_sequence_and_the_last_one_its_position(store_fixtu
         else {
             panic!("it is held");
         };
-        assert_eq!(position, last);
-        positions.push(place);
+        assert_eq!(position, Some(last));
+        positions.push(place.expect("it is queued"));
     }
     assert!(positions.is_sorted(), "{positions:?}");
     let shown: Vec<_> = store_fixture.expect_state().await.waiters;
@@ -481,7 +481,7 @@ pub async fn a_waiter_has_its_sequence_and_the_last_one_its_position(store_fixtu
     };
     assert_eq!(
         (place, position),
-        (positions[1], 0),
+        (Some(positions[1]), None),
         "a caller is behind it"
     );
 }

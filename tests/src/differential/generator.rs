@@ -419,8 +419,8 @@ impl Generator {
     }
 }
 
-fn due_at_ms(step: &Step, next_event_ms: u64) -> Option<u64> {
-    (next_event_ms > 0).then_some(step.now_us / 1_000 + next_event_ms)
+fn due_at_ms(step: &Step, next_event_ms: Option<u64>) -> Option<u64> {
+    Some(step.now_us / 1_000 + next_event_ms?)
 }
 
 /// Returns 60 random bits, encoded with the length of the ids of this kind.

@@ -89,7 +89,7 @@ impl OutcomeCounts {
                 self.count_if(!done.reply.held.is_empty(), "touch: grant told");
             }
             StoreReply::SetLimit(Ok(done)) => self.increment(match done.reply {
-                LimitSet::Set { previous: 1.. } if step.verb.removes_limit() => {
+                LimitSet::Set { previous: Some(_) } if step.verb.removes_limit() => {
                     "set limit: removed"
                 }
                 LimitSet::Set { .. } => "set limit",

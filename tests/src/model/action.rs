@@ -101,8 +101,8 @@ pub struct CallArguments {
     /// True to send the call on the stream of the client.
     pub is_on_stream: bool,
     pub disconnect_grace_ms: Option<u64>,
-    /// Longest hold, or 0 for no limit.
-    pub max_hold_ms: u64,
+    /// Longest hold. `None` for no limit.
+    pub max_hold_ms: Option<u64>,
 }
 
 /// A lock of a call.

@@ -342,8 +342,8 @@ impl ClientLease {
             era: granted.era,
         };
         entered.entries.insert(call, entry);
-        if arguments.max_hold_ms > 0 {
-            let until_us = granted.granted_at_us + arguments.max_hold_ms * 1_000;
+        if let Some(max_hold_ms) = arguments.max_hold_ms {
+            let until_us = granted.granted_at_us + max_hold_ms * 1_000;
             entered.max_hold_until_us.get_or_insert(until_us);
         }
     }

@@ -439,7 +439,7 @@ impl RandomWalk {
             is_on_stream,
             disconnect_grace_ms: [None, None, Some(0), Some(400)][self.rng.gen_range(0..4)]
                 .filter(|_| is_on_stream),
-            max_hold_ms: [0, 0, 0, 0, 2_500][self.rng.gen_range(0..5)],
+            max_hold_ms: [None, None, None, None, Some(2_500)][self.rng.gen_range(0..5)],
         };
         Some(Action::Acquire(Box::new(arguments)))
     }

@@ -108,7 +108,7 @@ pub struct AcquirePlan {
     /// False if the client releases the lease only after twice its ttl, and does not renew it in
     /// unary calls.
     pub is_released: bool,
-    pub max_hold_ms: u64,
+    pub max_hold_ms: Option<u64>,
     pub lock_delay_ms: u64,
     pub disconnect_grace_ms: Option<u64>,
     /// Time after which a unary call is sent to a second broker as well.
@@ -295,11 +295,9 @@ fn acquire(random: &mut StdRng) -> AcquirePlan {
             _ => random.gen_range(4_000..20_000),
         },
         is_released: random.gen_bool(0.9),
-        max_hold_ms: if random.gen_bool(0.1) {
-            random.gen_range(1_000..8_000)
-        } else {
-            0
-        },
+        max_hold_ms: random
+            .gen_bool(0.1)
+            .then(|| random.gen_range(1_000..8_000)),
         lock_delay_ms: if random.gen_bool(0.1) {
             random.gen_range(1..=LOCK_DELAY_MAX_MS)
         } else {

@@ -64,7 +64,7 @@ pub fn with_hold_and_delay(
 ) -> AcquireCommand {
     let terms = LeaseOptions {
         disconnect_grace_ms: call.options.disconnect_grace_ms,
-        max_hold_ms,
+        max_hold_ms: (max_hold_ms > 0).then_some(max_hold_ms),
         lock_delay_ms,
     };
     AcquireCommand {

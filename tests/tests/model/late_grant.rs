@@ -34,7 +34,7 @@ fn acquire(number: u8, broker: u8) -> Action {
         lock_delay_ms: 0,
         is_on_stream: false,
         disconnect_grace_ms: None,
-        max_hold_ms: 0,
+        max_hold_ms: None,
     }))
 }
 

@@ -17,8 +17,8 @@ pub(super) struct QueuePositionTracker {
     events: EventSink,
     snapshots: SnapshotReceiver,
     /// Ordering number of the request in its queue, by which the request is found among the waiters
-    /// of a snapshot; 0 before the request is queued.
-    sequence: u64,
+    /// of a snapshot. `None` before the request is queued.
+    sequence: Option<u64>,
     /// Lowest position so far. New waiters join behind this one, so the position never rises.
     position: u32,
     last_sent: Option<(u32, Vec<LeaseId>)>,
@@ -37,7 +37,7 @@ impl QueuePositionTracker {
             ttl: acquire.ttl,
             events: context.events.clone(),
             snapshots,
-            sequence: 0,
+            sequence: None,
             position: u32::MAX,
             last_sent: None,
         }
@@ -49,27 +49,29 @@ impl QueuePositionTracker {
         self.observe_latest();
     }
 
-    /// Records that the request was queued. `position` is 0 if it is unknown.
-    pub(super) fn on_queued(&mut self, sequence: u64, position: u32) {
+    /// Records that the request was queued, with its position if that is known.
+    pub(super) fn on_queued(&mut self, sequence: Option<u64>, position: Option<u32>) {
         if sequence != self.sequence {
             (self.sequence, self.position) = (sequence, u32::MAX);
         }
-        if position > 0 {
+        if let Some(position) = position {
             self.position = self.position.min(position);
         }
         self.observe_latest();
     }
 
     fn observe_latest(&mut self) {
-        let state = self.snapshots.latest();
-        if let Some(state) = state.filter(|_| self.sequence > 0) {
+        if let Some(state) = self.snapshots.latest() {
             self.observe(&state);
         }
     }
 
-    /// Sends the client an update if the position or the holders have changed.
+    /// Sends the client of a queued request an update if the position or the holders have changed.
     fn observe(&mut self, state: &LockState) {
-        self.position = self.position.min(self.position_in(state));
+        let Some(sequence) = self.sequence else {
+            return;
+        };
+        self.position = self.position.min(position_in(state, sequence));
         let position = self.position;
         let holders = state.holders.iter().take(CONTENTION_HOLDERS_MAX);
         let leases: Vec<_> = holders.clone().map(|holder| holder.lease_id).collect();
@@ -88,21 +90,21 @@ impl QueuePositionTracker {
             holders: holders.cloned().collect(),
         })));
     }
+}
 
-    /// Returns the exact position among the waiters of the snapshot. Behind these, the position is
-    /// an estimate for a queue that no waiter has left.
-    fn position_in(&self, state: &LockState) -> u32 {
-        let waiters = &state.waiters;
-        let index = waiters.partition_point(|waiter| waiter.sequence < self.sequence);
-        let offset = match waiters.last() {
-            Some(last) if index == waiters.len() => self.sequence - last.sequence,
-            Some(_) | None => 1,
-        };
-        let position = u64::try_from(index)
-            .unwrap_or(u64::MAX)
-            .saturating_add(offset);
-        u32::try_from(position).unwrap_or(u32::MAX)
-    }
+/// Returns the exact position among the waiters of the snapshot. Behind these, the position is
+/// an estimate for a queue that no waiter has left.
+fn position_in(state: &LockState, sequence: u64) -> u32 {
+    let waiters = &state.waiters;
+    let index = waiters.partition_point(|waiter| waiter.sequence < sequence);
+    let offset = match waiters.last() {
+        Some(last) if index == waiters.len() => sequence - last.sequence,
+        Some(_) | None => 1,
+    };
+    let position = u64::try_from(index)
+        .unwrap_or(u64::MAX)
+        .saturating_add(offset);
+    u32::try_from(position).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
@@ -153,19 +155,19 @@ mod tests {
             ttl: Ttl::from_stored(1_000),
             events,
             snapshots: SnapshotSender::default().subscribe(),
-            sequence: 0,
+            sequence: None,
             position: u32::MAX,
             last_sent: None,
         };
-        tracker.on_queued(9, 6);
+        tracker.on_queued(Some(9), Some(6));
         // A snapshot from before the request was queued. Two waiters have left the queue since.
         tracker.observe(&state(&[2, 4, 5], 5));
         tracker.observe(&state(&[2, 4, 5], 5));
         tracker.observe(&state(&[4, 5, 9, 10], 4));
-        tracker.on_queued(9, 0);
+        tracker.on_queued(Some(9), None);
         tracker.observe(&state(&[2, 4, 5, 9], 4));
         tracker.observe(&state(&[9], 1));
-        tracker.on_queued(12, 3);
+        tracker.on_queued(Some(12), Some(3));
         tracker.observe(&state(&[9, 10, 12], 3));
         let updates = updates.lock();
         assert_eq!(*updates, [(6, 6), (3, 4), (1, 1), (3, 3)]);

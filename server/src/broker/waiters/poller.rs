@@ -26,7 +26,7 @@ const SNAPSHOT_DELAY: Duration = Duration::from_millis(5);
 impl Broker {
     /// Schedules a touch for the time at which the lock can become free without a release, and
     /// starts the task that polls the queue of the lock, unless it is running.
-    pub(in crate::broker) fn schedule_touch(&self, lock: &LockKey, next_event_ms: u64) {
+    pub(in crate::broker) fn schedule_touch(&self, lock: &LockKey, next_event_ms: Option<u64>) {
         if self
             .waiters
             .schedule_touch(lock, self.next_touch_at(next_event_ms))
@@ -64,7 +64,7 @@ impl Broker {
     async fn poll_queue(self, lock: LockKey) {
         while self
             .waiters
-            .wait_until_touch_due(&lock, || self.next_touch_at(0))
+            .wait_until_touch_due(&lock, || self.next_touch_at(None))
             .await
         {
             let Ok(permit) = self.touch_permits.acquire().await else {
@@ -100,16 +100,11 @@ impl Broker {
 
     /// Returns the time of the next event, or the end of the touch interval with a jitter of ±20 %,
     /// whichever is earlier.
-    fn next_touch_at(&self, next_event_ms: u64) -> Instant {
+    fn next_touch_at(&self, next_event_ms: Option<u64>) -> Instant {
         let interval = touch_interval(self.waiters.queue_count());
         let interval = interval.mul_f64(self.random.number(0.8..1.2));
-        let event = Duration::from_millis(next_event_ms) + SNAPSHOT_DELAY;
-        Instant::now()
-            + if next_event_ms == 0 {
-                interval
-            } else {
-                interval.min(event)
-            }
+        let event = next_event_ms.map(|ms| Duration::from_millis(ms) + SNAPSHOT_DELAY);
+        Instant::now() + event.map_or(interval, |event| interval.min(event))
     }
 }
 
@@ -136,7 +131,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn concurrent_touches_are_bounded() {
-        const NEXT_EVENT_MS: u64 = 1;
+        const NEXT_EVENT_MS: Option<u64> = Some(1);
         let store = Arc::new(StubStore::default());
         let broker = Broker::unlimited(store.clone());
         let calls =

@@ -58,7 +58,7 @@ fn longest_errors() -> Vec<LockError> {
             reason: WIDE.repeat(REASON_BYTES / WIDE.len()),
         },
         LockError::StaleToken { newest },
-        LockError::LimitMismatch { limit: 1_000 },
+        LockError::LimitMismatch { limit: Some(1_000) },
         LockError::TooManyAttempts,
         LockError::QuotaExceeded(QuotaExceeded::Namespace(u32::MAX)),
         LockError::QuotaExceeded(QuotaExceeded::Rate {

@@ -76,7 +76,8 @@ impl Record {
 /// Returns the reported end of an expired or revoked holder.
 fn end_event(held: &HolderSlot) -> LeaseEndEvent {
     let max_hold_ms = held.options.max_hold_ms;
-    let is_cut = max_hold_ms > 0 && held.acquired_ms + max_hold_ms <= held.expires_ms;
+    let is_cut =
+        max_hold_ms.is_some_and(|max_hold_ms| held.acquired_ms + max_hold_ms <= held.expires_ms);
     LeaseEndEvent {
         lease_id: held.lease_id,
         owner: held.owner.clone(),

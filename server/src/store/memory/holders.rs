@@ -81,8 +81,8 @@ impl HolderSlot {
     /// reached.
     pub(super) fn validity(&self, now: u64) -> Option<Ttl> {
         let remaining_ms = match self.options.max_hold_ms {
-            0 => u64::MAX,
-            max_hold_ms => (self.acquired_ms + max_hold_ms).saturating_sub(now),
+            None => u64::MAX,
+            Some(max_hold_ms) => (self.acquired_ms + max_hold_ms).saturating_sub(now),
         };
         (remaining_ms > 0).then(|| Ttl::from_stored(self.ttl_ms.min(remaining_ms)))
     }

@@ -24,7 +24,7 @@ impl Record {
             .map(|(sequence, waiter)| WaiterInfo {
                 sequence,
                 owner: waiter.owner.clone(),
-                mode: Mode::from_stored(waiter.entry.weight, self.limit_in_use()),
+                mode: Mode::from_stored(waiter.entry.weight, self.limit),
                 since_ms: waiter.since_ms,
                 remaining_ms: waiter.until_ms - now,
             });
@@ -87,22 +87,23 @@ impl Record {
         (held.queue_sequence.is_none() && held.expires_ms > now).then(|| Holder {
             lease_id: held.lease_id,
             owner: held.owner.clone(),
-            mode: Mode::from_stored(held.weight(), self.limit_in_use()),
+            mode: Mode::from_stored(held.weight(), self.limit),
             fencing_token: held.fencing_token,
             since_ms: held.acquired_ms,
             remaining_ms: held.expires_ms - now,
         })
     }
 
-    /// Returns the time until the lock may have room without a release; 0 if unknown.
-    pub(super) fn next_event_ms(&self, context: &Context) -> u64 {
+    /// Returns the time until the lock may have room without a release, if it is known.
+    pub(super) fn next_event_ms(&self, context: &Context) -> Option<u64> {
         let remaining = |ms: u64| ms.saturating_sub(context.now());
         let closed_ms = remaining(self.lock_delay_until_ms);
-        match (self.holders.len(), context.grants) {
+        let next_ms = match (self.holders.len(), context.grants) {
             (1.., _) if closed_ms > 0 => closed_ms,
             (1.., _) => remaining(self.holders.earliest_ms()),
             (0, Grants::NotBefore(ms)) => remaining(ms).max(closed_ms),
             (0, Grants::Never) => closed_ms,
-        }
+        };
+        (next_ms > 0).then_some(next_ms)
     }
 }

@@ -16,15 +16,15 @@ impl Record {
         context.check_deadline()?;
         self.expire(context);
         let Some(limit) = limit else {
-            let previous = std::mem::take(&mut self.set_limit);
+            let previous = self.set_limit.take();
             return Ok(self.grant_and_reply(context, LimitSet::Set { previous }));
         };
         let previous = self.limit_in_use();
-        if previous == EXCLUSIVE_WEIGHT {
+        if previous == Some(EXCLUSIVE_WEIGHT) {
             return Ok(Outcome::reply_only(LimitSet::Mismatch));
         }
         self.limit = limit;
-        self.set_limit = limit;
+        self.set_limit = Some(limit);
         Ok(self.grant_and_reply(context, LimitSet::Set { previous }))
     }
 
@@ -32,7 +32,7 @@ impl Record {
     /// the call.
     pub(super) fn check_limit(&mut self, acquire: &AcquireCommand) -> Result<(), Acquired> {
         let in_use = self.limit_in_use();
-        if in_use == 0 {
+        if in_use.is_none() {
             self.limit = acquire.mode.limit();
         }
         if self.has_other_limit(acquire.mode) || acquire.mode.weight() > self.limit {
@@ -43,17 +43,21 @@ impl Record {
 
     /// Returns true if the lock is in use with another limit than that of `mode`.
     pub(super) fn has_other_limit(&self, mode: Mode) -> bool {
-        let (in_use, requested) = (self.limit_in_use(), mode.limit());
-        match self.set_limit {
-            0 => in_use > 0 && requested != in_use && (requested > 0 || in_use == EXCLUSIVE_WEIGHT),
-            _ => requested == EXCLUSIVE_WEIGHT,
+        let requested = mode.limit();
+        match (self.set_limit, self.limit_in_use()) {
+            (Some(_), _) => requested == EXCLUSIVE_WEIGHT,
+            (None, Some(in_use)) => {
+                requested != in_use && (requested > 0 || in_use == EXCLUSIVE_WEIGHT)
+            }
+            (None, None) => false,
         }
     }
 
-    /// Returns the limit in use; 0 if no limit is fixed and the lock has no holder and no waiter.
-    pub(super) fn limit_in_use(&self) -> u32 {
+    /// Returns the limit in use. `None` if no limit is fixed and the lock has no holder and no
+    /// waiter.
+    pub(super) fn limit_in_use(&self) -> Option<u32> {
         match self.holders.len() > 0 || self.queue.len() > 0 {
-            true => self.limit,
+            true => Some(self.limit),
             false => self.set_limit,
         }
     }

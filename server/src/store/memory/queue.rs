@@ -25,9 +25,9 @@ pub(super) struct Waiter {
     pub(super) ttl_ms: u64,
     pub(super) since_ms: u64,
     pub(super) until_ms: u64,
-    /// Time at which a hand-off to this waiter lapsed; 0 if none has. The waiter is skipped until
-    /// its broker touches the lock.
-    pub(super) lapsed_at_ms: u64,
+    /// Time at which a hand-off to this waiter lapsed. The waiter is skipped until its broker
+    /// touches the lock.
+    pub(super) lapsed_at_ms: Option<u64>,
     /// True while the waiter has an unclaimed hand-off.
     is_provisional: bool,
 }
@@ -90,7 +90,7 @@ impl Waiter {
             ttl_ms: acquire.ttl.as_millis(),
             since_ms: now,
             until_ms: now + acquire.wait_ms,
-            lapsed_at_ms: 0,
+            lapsed_at_ms: None,
             is_provisional: false,
         }
     }
@@ -123,11 +123,14 @@ impl Queue {
             .map(|(&sequence, waiter)| (sequence, waiter))
     }
 
-    /// Returns the queue sequence number of a request, and true if the number is the last one
-    /// assigned.
-    pub(super) fn sequence(&self, request: RequestHash) -> (u64, bool) {
-        let sequence = self.sequences.get(&request).copied().unwrap_or(0);
-        (sequence, sequence == self.last_sequence)
+    /// Returns the queue sequence number of a request.
+    pub(super) fn sequence(&self, request: RequestHash) -> Option<u64> {
+        self.sequences.get(&request).copied()
+    }
+
+    /// Returns true if no request has joined the queue after the one with `sequence`.
+    pub(super) fn is_last(&self, sequence: u64) -> bool {
+        sequence == self.last_sequence
     }
 
     pub(super) fn find(&mut self, request: RequestHash) -> Option<&mut Waiter> {
@@ -216,7 +219,7 @@ impl Queue {
     pub(super) fn return_to_queue(&mut self, sequence: u64, lapsed: &HolderSlot) {
         if let Some(waiter) = self.waiters.get_mut(&sequence) {
             waiter.entry = lapsed.entries[0].clone();
-            waiter.lapsed_at_ms = lapsed.expires_ms;
+            waiter.lapsed_at_ms = Some(lapsed.expires_ms);
             waiter.is_provisional = false;
         }
     }
@@ -297,17 +300,17 @@ impl Touches {
     }
 
     /// Returns the first of `brokers` that can receive a hand-off for a waiter whose last hand-off
-    /// lapsed at `passed_ms`.
+    /// lapsed at `passed_ms`, if one did.
     fn live(
         &self,
         brokers: &[BrokerId],
         this_broker: BrokerId,
         now: u64,
-        passed_ms: u64,
+        passed_ms: Option<u64>,
     ) -> Option<BrokerId> {
         let has_touched = |broker: BrokerId| {
             let touch = self.brokers.get(&broker);
-            touch.is_some_and(|touch| touch.ms >= passed_ms)
+            touch.is_some_and(|touch| passed_ms.is_none_or(|passed_ms| touch.ms >= passed_ms))
         };
         let is_live = |&broker: &BrokerId| {
             self.presence(broker, this_broker, now) == Presence::Live

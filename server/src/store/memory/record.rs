@@ -32,8 +32,8 @@ pub struct Record {
     pub(super) last_fencing_token: u64,
     /// Maximum total weight of the holders. Valid while the lock has holders or waiters.
     pub(super) limit: u32,
-    /// Limit that callers cannot change; 0 if none is fixed.
-    pub(super) set_limit: u32,
+    /// Limit that callers cannot change, if one is fixed.
+    pub(super) set_limit: Option<u32>,
     pub(super) holders: Holders,
     /// End of the lock delay, before which nothing is granted.
     pub(super) lock_delay_until_ms: u64,
@@ -106,7 +106,7 @@ impl Record {
             }) else {
                 return reply(Acquired::RequestIdReused);
             };
-            let Some(attachment) = attachment else {
+            let Ok(attachment) = attachment else {
                 return reply(Acquired::StaleAttach);
             };
             if has_ended {
@@ -131,24 +131,24 @@ impl Record {
         if self.has_ended(acquire, context) {
             return reply(Acquired::Ended);
         }
-        let mut waits = None;
+        let (mut is_waiting, mut attachment) = (false, None);
         if let Some(waiter) = self.queue.find(acquire.request) {
             if (waiter.lease_id, waiter.entry.arguments) != (acquire.lease_id, acquire.arguments) {
                 return reply(Acquired::RequestIdReused);
             }
-            waits = Attachment::supersede(waiter.stream, acquire.stream);
-            if waits.is_none() {
+            let Ok(newer) = Attachment::supersede(waiter.stream, acquire.stream) else {
                 return reply(Acquired::StaleAttach);
-            }
+            };
+            (is_waiting, attachment) = (true, newer);
         }
         // A waiting call enters if its lease has acquired the lock by another call meanwhile.
         // Otherwise it keeps its queue position.
-        if (waits.is_none() || context.check_era().is_ok())
+        if (!is_waiting || context.check_era().is_ok())
             && let Some(entered) = self.reenter(context, acquire)?
         {
             return reply(entered);
         }
-        if let Some(attachment) = waits {
+        if is_waiting {
             if acquire.mode.weight() > self.limit {
                 return Ok(Some(self.reject_waiting(context, acquire)));
             }
@@ -325,8 +325,8 @@ impl Record {
     /// Returns the retention of the record after its last use.
     pub fn retention_ms(&self) -> u64 {
         match self.set_limit {
-            0 => IDLE_RECORD_TTL_MS,
-            _ => LIMIT_RECORD_TTL_MS,
+            None => IDLE_RECORD_TTL_MS,
+            Some(_) => LIMIT_RECORD_TTL_MS,
         }
     }
 
@@ -345,7 +345,7 @@ impl Record {
         self.last_fencing_token == 0
             && self.queue.len() == 0
             && self.tombstones.is_empty()
-            && self.set_limit == 0
+            && self.set_limit.is_none()
     }
 
     /// Rejects a waiting call that can never be granted, because the limit was lowered.
@@ -353,7 +353,7 @@ impl Record {
         if let Some(waiter) = self.queue.remove(acquire.request) {
             self.record_waiter(ChangeKind::Abandoned, &waiter, context.now());
         }
-        let mut outcome = self.grant_and_reply(context, Acquired::LimitMismatch { limit: 0 });
+        let mut outcome = self.grant_and_reply(context, Acquired::LimitMismatch { limit: None });
         outcome.reply = Acquired::LimitMismatch {
             limit: self.limit_in_use(),
         };
@@ -372,7 +372,7 @@ impl Record {
         if let Some(waiter) = self.queue.find(acquire.request) {
             waiter.stream = stream;
             waiter.until_ms = waiter.until_ms.max(now + acquire.wait_ms);
-            waiter.lapsed_at_ms = 0;
+            waiter.lapsed_at_ms = None;
         }
         self.queue.extend(now + acquire.wait_ms);
         self.queue.touch(context.broker, now);
@@ -516,11 +516,12 @@ impl Record {
         if acquire.wait_ms == 0 {
             return Acquired::Held(self.contention(context.now()));
         }
-        let (sequence, is_last) = self.queue.sequence(acquire.request);
+        let sequence = self.queue.sequence(acquire.request);
+        let last = sequence.filter(|sequence| self.queue.is_last(*sequence));
         Acquired::Queued {
             next_event_ms: self.next_event_ms(context),
             sequence,
-            position: if is_last { self.queue.len() } else { 0 },
+            position: last.map(|_| self.queue.len()),
             last_fencing_token: self.last_fencing_token,
             era: None,
         }

@@ -44,11 +44,11 @@ impl Record {
         let Some(held) = self.holders.by_lease_mut(revoke.lease_id) else {
             return;
         };
-        let hold_limit_ms = (now + revoke.grace_ms).saturating_sub(held.acquired_ms);
-        held.options.max_hold_ms = match held.options.max_hold_ms {
-            0 => hold_limit_ms.max(1),
-            max_hold_ms => max_hold_ms.min(hold_limit_ms.max(1)),
-        };
+        let hold_limit_ms = (now + revoke.grace_ms)
+            .saturating_sub(held.acquired_ms)
+            .max(1);
+        let max_hold_ms = held.options.max_hold_ms.unwrap_or(u64::MAX);
+        held.options.max_hold_ms = Some(max_hold_ms.min(hold_limit_ms));
         if let Some(lock_delay_ms) = revoke.lock_delay_ms {
             held.options.lock_delay_ms = lock_delay_ms;
             held.has_lock_delay = true;

@@ -23,7 +23,7 @@ impl Record {
         else {
             return Ok(Outcome::reply_only(Err(self.ended(lease, context))));
         };
-        let Some(attachment) = Attachment::supersede(held.stream, Some(to)) else {
+        let Ok(attachment) = Attachment::supersede(held.stream, Some(to)) else {
             return Ok(Outcome::reply_only(Err(LeaseRejection::Elsewhere)));
         };
         let Some(grant) = self.grant_of(lease.lease_id, now) else {

@@ -7,7 +7,7 @@ use fred::{
     types::Value,
 };
 
-pub(super) use self::fields::{ReplyFields, attachment};
+pub(super) use self::fields::{ReplyFields, attachment, nonzero};
 use crate::{
     lock::BrokerId,
     store::{LeaseEndEvent, Outcome, Rejected, StoreError},

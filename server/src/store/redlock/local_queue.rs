@@ -144,7 +144,7 @@ impl LocalQueue {
         if stored.lease_id != repeated.lease_id || stored.arguments != repeated.arguments {
             return EnqueueResult::Rejected(Acquired::RequestIdReused);
         }
-        let Some(stream) = Attachment::supersede(stored.stream, repeated.stream) else {
+        let Ok(stream) = Attachment::supersede(stored.stream, repeated.stream) else {
             return EnqueueResult::Rejected(Acquired::StaleAttach);
         };
         if !waiter.attempts.contains(&repeated.attempt) {

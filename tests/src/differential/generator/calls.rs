@@ -99,7 +99,8 @@ impl Generator {
 
     fn terms(&mut self) -> LeaseOptions {
         LeaseOptions {
-            max_hold_ms: [0, 0, 0, 0, 700, 4_000, 30_000][self.rng.gen_range(0..7)],
+            max_hold_ms: [None, None, None, None, Some(700), Some(4_000), Some(30_000)]
+                [self.rng.gen_range(0..7)],
             lock_delay_ms: [0, 0, 0, 0, 0, 1_500, 8_000][self.rng.gen_range(0..7)],
             disconnect_grace_ms: [None, None, Some(0), Some(900)][self.rng.gen_range(0..4)],
         }

@@ -631,8 +631,6 @@ fn left(reply: Option<&Reply>) -> Failure {
 }
 
 fn effective_ttl_ms(arguments: &CallArguments) -> u64 {
-    match arguments.max_hold_ms {
-        0 => arguments.ttl_ms,
-        max_hold_ms => arguments.ttl_ms.min(max_hold_ms),
-    }
+    let max_hold_ms = arguments.max_hold_ms.unwrap_or(u64::MAX);
+    arguments.ttl_ms.min(max_hold_ms)
 }

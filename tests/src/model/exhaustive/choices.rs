@@ -357,6 +357,6 @@ fn arguments(
         lock_delay_ms: if call.client == 0 { 1_000 } else { 0 },
         is_on_stream,
         disconnect_grace_ms: (is_on_stream && call.number > 0).then_some(1_000),
-        max_hold_ms: 0,
+        max_hold_ms: None,
     }
 }

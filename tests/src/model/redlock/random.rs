@@ -354,7 +354,7 @@ impl RedlockWalk {
             lock_delay_ms: [0, 0, 0, 700][self.rng.gen_range(0..4)],
             is_on_stream,
             disconnect_grace_ms: None,
-            max_hold_ms: 0,
+            max_hold_ms: None,
         };
         Some(RedlockAction::Acquire(Box::new(arguments)))
     }

@@ -456,7 +456,7 @@ fn request(number: u64, attempt: u64, call: &ClientCall) -> CallRequest {
             .map(|lease| lease.lease_id.to_string()),
         wait_ms: call.call.wait_ms,
         ttl_ms: call.call.ttl.as_millis(),
-        max_hold_ms: (options.max_hold_ms > 0).then_some(options.max_hold_ms),
+        max_hold_ms: options.max_hold_ms,
         lock_delay_ms: options.lock_delay_ms,
         disconnect_grace_ms: options.disconnect_grace_ms,
     }

@@ -174,7 +174,7 @@ async fn lowering_a_limit_does_not_block_redis() {
             store_fixture.expect_queued(1, &call).await;
         });
         queued.buffer_unordered(AT_ONCE).count().await;
-        assert_eq!(store_fixture.set_limit(0, 3).await, 10);
+        assert_eq!(store_fixture.set_limit(0, 3).await, Some(10));
         store_fixture.touch(1).await;
     })
     .await;

@@ -48,7 +48,7 @@ fn acquire(call: CallKey, broker: u8) -> A {
         lock_delay_ms: 0,
         is_on_stream: false,
         disconnect_grace_ms: None,
-        max_hold_ms: 0,
+        max_hold_ms: None,
     }))
 }
 

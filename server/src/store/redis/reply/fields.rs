@@ -23,6 +23,11 @@ pub(in crate::store::redis) fn attachment(text: &str) -> Option<Attachment> {
     Some(Attachment { stream, number })
 }
 
+/// Returns the number unless it is 0, which stands for "none" in replies.
+pub(in crate::store::redis) fn nonzero<T: Default + PartialEq>(number: T) -> Option<T> {
+    (number != T::default()).then_some(number)
+}
+
 /// The elements of a reply, which are read in order.
 #[derive(Debug)]
 pub(in crate::store::redis) struct ReplyFields {
@@ -51,29 +56,29 @@ impl ReplyFields {
         Some(Self::new(self.remaining.next()?, self.me))
     }
 
-    /// Reads `lease.broker.epoch.number`, or an empty text.
-    pub(in crate::store::redis) fn moved(&mut self) -> Option<Option<MovedLease>> {
+    /// Reads the lease that the command has moved: `lease.broker.epoch.number`, or an empty text.
+    pub(in crate::store::redis) fn read_moved(&mut self) -> Option<()> {
         let text = self.text()?;
-        if text.is_empty() {
-            return Some(None);
+        if !text.is_empty() {
+            let (lease_id, from) = text.split_once('.')?;
+            let lease_id = LeaseId::parse(lease_id)?;
+            let from = attachment(from)?;
+            self.moved = Some(MovedLease { lease_id, from });
         }
-        let (lease_id, from) = text.split_once('.')?;
-        let lease_id = LeaseId::parse(lease_id)?;
-        let from = attachment(from)?;
-        Some(Some(MovedLease { lease_id, from }))
+        Some(())
     }
 
     pub(in crate::store::redis) fn acquired(&mut self, tag: &str) -> Option<Acquired> {
         Some(match tag {
             "GRANTED" => {
-                self.moved = self.moved()?;
+                self.read_moved()?;
                 Acquired::Granted(self.grant()?)
             }
             "STALE" => Acquired::StaleAttach,
             "QUEUED" => Acquired::Queued {
-                next_event_ms: self.number()?,
-                sequence: self.number()?,
-                position: self.count()?,
+                next_event_ms: nonzero(self.number()?),
+                sequence: nonzero(self.number()?),
+                position: nonzero(self.count()?),
                 last_fencing_token: self.number()?,
                 era: None,
             },
@@ -88,7 +93,7 @@ impl ReplyFields {
                 })
             }
             "MISMATCH" => Acquired::LimitMismatch {
-                limit: self.count()?,
+                limit: nonzero(self.count()?),
             },
             "FULL" => Acquired::QueueFull,
             "UPGRADE" => Acquired::UpgradeDenied,

@@ -17,7 +17,7 @@ use crate::{
         RevokedLease, StoreError, Touched, Vote, VoteReply,
         redis::{
             owner_codec,
-            reply::{ReplyFields, ScriptReply, attachment, decode},
+            reply::{ReplyFields, ScriptReply, attachment, decode, nonzero},
         },
     },
 };
@@ -161,7 +161,7 @@ pub(in crate::store::redis) fn attached(
 ) -> Option<LeaseReply<Grant>> {
     Some(match tag {
         "ATTACHED" => {
-            fields.moved = fields.moved()?;
+            fields.read_moved()?;
             Ok(fields.grant()?)
         }
         _ => Err(fields.lease_rejection(tag)?),
@@ -232,7 +232,7 @@ pub(in crate::store::redis) fn touched(tag: &str, fields: &mut ReplyFields) -> O
         return None;
     }
     let rejoin = fields.number()? == 1;
-    let next_event_ms = fields.number()?;
+    let next_event_ms = nonzero(fields.number()?);
     let more_from = usize::try_from(fields.number()?).ok()?;
     let held = fields.list(|fields| {
         Some(HandOff {
@@ -246,7 +246,7 @@ pub(in crate::store::redis) fn touched(tag: &str, fields: &mut ReplyFields) -> O
         rejoin,
         next_event_ms,
         held,
-        more_from: (more_from > 0).then_some(more_from),
+        more_from: nonzero(more_from),
         era: None,
     })
 }
@@ -259,7 +259,7 @@ pub fn set_limit(lock: &LockKey, limit: Option<u32>) -> ScriptCall<LimitSet> {
 pub(in crate::store::redis) fn limit_set(tag: &str, fields: &mut ReplyFields) -> Option<LimitSet> {
     Some(match tag {
         "SET" => LimitSet::Set {
-            previous: fields.count()?,
+            previous: nonzero(fields.count()?),
         },
         "MISMATCH" => LimitSet::Mismatch,
         _ => return None,
@@ -394,6 +394,7 @@ fn encode_options(acquire: &AcquireCommand) -> Value {
         (terms, LeaseBinding::New) if terms == LeaseOptions::default() => encode_text(""),
         (_, under) => {
             let added = u8::from(under != LeaseBinding::New);
+            let max_hold_ms = max_hold_ms.unwrap_or(0);
             let grace_ms = disconnect_grace_ms.map_or_else(String::new, |ms| ms.to_string());
             Value::String(format!("{max_hold_ms},{lock_delay_ms},{grace_ms},{added}").into())
         }
