@@ -47,22 +47,11 @@ pub trait Store: Send + Sync + 'static {
     async fn acquire(&self, acquire: &AcquireCommand) -> Result<Acquired, StoreError>;
 
     /// Extends a lease. Never shortens or creates a lease. Renewing a provisional hand-off claims
-    /// it. `None` keeps the present ttl.
+    /// it.
     async fn renew(
         &self,
         lease: &LeaseRef,
-        ttl: Option<Ttl>,
-        via: ExpectedAttachment,
-    ) -> Result<LeaseReply<Grant>, StoreError>;
-
-    /// Extends a lease like [`Store::renew`], for a client that has received it. No cancel frees the
-    /// lease from then on. Only the nodes of a RedLock store need that: a node may not know the
-    /// attempt by which the client received the lease.
-    async fn renew_for_client(
-        &self,
-        lease: &LeaseRef,
-        ttl: Option<Ttl>,
-        via: ExpectedAttachment,
+        renewal: Renewal,
     ) -> Result<LeaseReply<Grant>, StoreError>;
 
     /// Attaches the lease to a stream of this broker, without extending the lease. The stream to
@@ -145,6 +134,29 @@ pub trait Store: Send + Sync + 'static {
     /// Registers the listener of this broker's events. Events are hints: they may be lost or
     /// repeated. Listeners after the first are ignored.
     fn listen(&self, listener: Listener);
+}
+
+/// Description of a renewal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Renewal {
+    /// Validity from now on. `None` keeps the validity that the lease has.
+    pub ttl: Option<Ttl>,
+    pub expected_attachment: ExpectedAttachment,
+    /// True if the client has received the lease. No cancel frees the lease from then on. Only the
+    /// nodes of a RedLock store need that: a node may not know the attempt by which the client
+    /// received the lease.
+    pub is_for_client: bool,
+}
+
+impl Renewal {
+    /// Returns the renewal of a lease that its client may not have received, with the validity that
+    /// the lease has.
+    pub fn undelivered(expected_attachment: ExpectedAttachment) -> Self {
+        Self {
+            expected_attachment,
+            ..Self::default()
+        }
+    }
 }
 
 /// Callback for events of a store. Runs where the event is received, so it must neither block nor

@@ -24,7 +24,8 @@ use leasehold_server::{
         LockKey, LockName, LockState, Namespace, ReleaseScope,
     },
     store::{
-        Acquired, Cancelled, Event, LeaseReply, LimitSet, Released, Store, StoreError, Touched,
+        Acquired, Cancelled, Event, LeaseReply, LimitSet, Released, Renewal, Store, StoreError,
+        Touched,
     },
 };
 use tokio::sync::{Mutex, mpsc};
@@ -255,7 +256,7 @@ impl StoreFixture {
 
     /// Renews with the TTL that the lease has.
     pub async fn renew(&self, n: usize, lease: &LeaseRef) -> LeaseReply<Grant> {
-        let renewed = self.store(n).renew(lease, None, ExpectedAttachment::Any);
+        let renewed = self.store(n).renew(lease, Renewal::default());
         renewed.await.expect("renew")
     }
 

@@ -8,7 +8,7 @@ use crate::{
         Attachment, ExpectedAttachment, Grant, HeldLock, LeaseRef, LockError, LockFailure,
         ReleaseScope, StreamId, Ttl,
     },
-    store::{LeaseRejection, LeaseReply, StoreError},
+    store::{LeaseRejection, LeaseReply, Renewal, StoreError},
 };
 
 /// Result of a release.
@@ -30,8 +30,18 @@ impl Broker {
         ttl: Option<Ttl>,
         expected_attachment: ExpectedAttachment,
     ) -> Result<Vec<HeldLock>, LockFailure> {
-        let renewals = self.renew_each(lease, ttl, expected_attachment).await;
-        self.record_renewals(lease, expected_attachment, renewals)
+        let renewal = Renewal {
+            ttl,
+            expected_attachment,
+            is_for_client: true,
+        };
+        let locks = surviving_locks(lease, self.renew_each(lease, renewal).await)?;
+        if let (ExpectedAttachment::Any, Some(first)) = (expected_attachment, lease.first()) {
+            let ttl_ms = locks.iter().map(|held| held.grant.ttl.as_millis()).min();
+            self.quotas
+                .renewed(first.lease_id, expiry(ttl_ms.unwrap_or(0)));
+        }
+        Ok(locks)
     }
 
     /// Extends locks of a lease that its client may not have received yet.
@@ -40,26 +50,8 @@ impl Broker {
         lease: &[LeaseRef],
         expected_attachment: ExpectedAttachment,
     ) -> Result<Vec<HeldLock>, LockFailure> {
-        let renewals = lease
-            .iter()
-            .map(|held| self.store.renew(held, None, expected_attachment));
-        let renewals = join_all(renewals).await;
-        self.record_renewals(lease, expected_attachment, renewals)
-    }
-
-    fn record_renewals(
-        &self,
-        lease: &[LeaseRef],
-        expected_attachment: ExpectedAttachment,
-        renewals: Vec<Result<LeaseReply<Grant>, StoreError>>,
-    ) -> Result<Vec<HeldLock>, LockFailure> {
-        let locks = surviving_locks(lease, renewals)?;
-        if let (ExpectedAttachment::Any, Some(first)) = (expected_attachment, lease.first()) {
-            let ttl_ms = locks.iter().map(|held| held.grant.ttl.as_millis()).min();
-            self.quotas
-                .renewed(first.lease_id, expiry(ttl_ms.unwrap_or(0)));
-        }
-        Ok(locks)
+        let renewal = Renewal::undelivered(expected_attachment);
+        surviving_locks(lease, self.renew_each(lease, renewal).await)
     }
 
     /// Renews a lease of the given stream. The list of locks of a stream is current, so a lock that
@@ -70,9 +62,12 @@ impl Broker {
         lease: &[LeaseRef],
         stream: StreamId,
     ) -> Result<Vec<HeldLock>, LockFailure> {
-        let renewals = self
-            .renew_each(lease, None, ExpectedAttachment::Stream(stream))
-            .await;
+        let renewal = Renewal {
+            ttl: None,
+            expected_attachment: ExpectedAttachment::Stream(stream),
+            is_for_client: true,
+        };
+        let renewals = self.renew_each(lease, renewal).await;
         for (held, renewed) in lease.iter().zip(&renewals) {
             if matches!(renewed, Ok(Err(LeaseRejection::NotFound))) {
                 self.lease_ends.lost(held);
@@ -84,12 +79,9 @@ impl Broker {
     async fn renew_each(
         &self,
         lease: &[LeaseRef],
-        ttl: Option<Ttl>,
-        expected_attachment: ExpectedAttachment,
+        renewal: Renewal,
     ) -> Vec<Result<LeaseReply<Grant>, StoreError>> {
-        let renewals = lease
-            .iter()
-            .map(|held| self.store.renew_for_client(held, ttl, expected_attachment));
+        let renewals = lease.iter().map(|held| self.store.renew(held, renewal));
         join_all(renewals).await
     }
 

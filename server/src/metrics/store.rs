@@ -11,11 +11,11 @@ use crate::{
     lock::{
         AcquireCommand, Attachment, AttemptId, BrokerId, DeploymentKey, ExpectedAttachment,
         FencingToken, Filter, Grant, LeaseRef, LockKey, LockState, ReleaseScope, RequestHash,
-        RevokeCommand, Ttl,
+        RevokeCommand,
     },
     store::{
         Acquired, Assumption, Cancelled, Checked, Cursor, LeaseReply, LimitSet, Listed, Listener,
-        Released, Revoked, Store, StoreError, Touched,
+        Released, Renewal, Revoked, Store, StoreError, Touched,
     },
 };
 
@@ -166,27 +166,10 @@ impl Store for InstrumentedStore {
     async fn renew(
         &self,
         lease: &LeaseRef,
-        ttl: Option<Ttl>,
-        expected_attachment: ExpectedAttachment,
+        renewal: Renewal,
     ) -> Result<LeaseReply<Grant>, StoreError> {
-        self.time(
-            Operation::Renew,
-            self.store.renew(lease, ttl, expected_attachment),
-        )
-        .await
-    }
-
-    async fn renew_for_client(
-        &self,
-        lease: &LeaseRef,
-        ttl: Option<Ttl>,
-        via: ExpectedAttachment,
-    ) -> Result<LeaseReply<Grant>, StoreError> {
-        self.time(
-            Operation::Renew,
-            self.store.renew_for_client(lease, ttl, via),
-        )
-        .await
+        self.time(Operation::Renew, self.store.renew(lease, renewal))
+            .await
     }
 
     async fn attach(

@@ -37,12 +37,12 @@ use self::{
 };
 use super::{
     Acquired, Cancelled, Change, Checked, Cursor, Event, LeaseReply, LimitSet, Listed, Listener,
-    Outcome, Rejected, Released, Revoked, Store, StoreError, Touched, WATCHED_MS,
+    Outcome, Rejected, Released, Renewal, Revoked, Store, StoreError, Touched, WATCHED_MS,
 };
 use crate::lock::{
     AcquireCommand, Attachment, AttemptId, BrokerId, DeploymentKey, ExpectedAttachment,
     FencingToken, Filter, Grant, LeaseRef, LockKey, LockState, ReleaseScope, RequestHash,
-    RevokeCommand, Ttl,
+    RevokeCommand,
 };
 use crate::time::{millis, unix_time};
 
@@ -255,21 +255,17 @@ impl Store for MemoryStore {
     async fn renew(
         &self,
         lease: &LeaseRef,
-        ttl: Option<Ttl>,
-        via: ExpectedAttachment,
+        renewal: Renewal,
     ) -> Result<LeaseReply<Grant>, StoreError> {
         self.run(&lease.lock, |record, context| {
-            Ok(Outcome::reply_only(record.renew(context, lease, ttl, via)?))
+            let Renewal {
+                ttl,
+                expected_attachment,
+                ..
+            } = renewal;
+            let renewed = record.renew(context, lease, ttl, expected_attachment)?;
+            Ok(Outcome::reply_only(renewed))
         })
-    }
-
-    async fn renew_for_client(
-        &self,
-        lease: &LeaseRef,
-        ttl: Option<Ttl>,
-        via: ExpectedAttachment,
-    ) -> Result<LeaseReply<Grant>, StoreError> {
-        self.renew(lease, ttl, via).await
     }
 
     async fn attach(

@@ -58,12 +58,13 @@ use self::{
 };
 use super::{
     Acquired, Cancelled, Checked, Cursor, EraId, Event, HandOff, LeaseEndEvent, LeaseReply,
-    LimitSet, Listed, Listener, MovedLease, Outcome, Released, Revoked, Store, StoreError, Touched,
+    LimitSet, Listed, Listener, MovedLease, Outcome, Released, Renewal, Revoked, Store, StoreError,
+    Touched,
 };
 use crate::lock::{
     AcquireCommand, Attachment, AttemptId, BrokerId, DeploymentKey, ExpectedAttachment,
     FencingToken, Filter, Grant, INSPECT_ENTRIES_MAX, LeaseRef, LockKey, LockState, ReleaseScope,
-    RequestHash, RevokeCommand, Ttl, WAITERS_MAX,
+    RequestHash, RevokeCommand, WAITERS_MAX,
 };
 
 /// Time limit of a call: within a second the caller has a reply, whatever the store does.
@@ -259,24 +260,14 @@ impl Store for RedisStore {
     async fn renew(
         &self,
         lease: &LeaseRef,
-        ttl: Option<Ttl>,
-        via: ExpectedAttachment,
+        renewal: Renewal,
     ) -> Result<LeaseReply<Grant>, StoreError> {
-        let call = calls::renew(lease, ttl, via);
+        let call = calls::renew(lease, renewal.ttl, renewal.expected_attachment);
         let (route, renewed) = self.call_on_node(&call).await?;
         if renewed.is_ok() {
             route.node.replicated().await?;
         }
         Ok(renewed)
-    }
-
-    async fn renew_for_client(
-        &self,
-        lease: &LeaseRef,
-        ttl: Option<Ttl>,
-        via: ExpectedAttachment,
-    ) -> Result<LeaseReply<Grant>, StoreError> {
-        self.renew(lease, ttl, via).await
     }
 
     async fn attach(

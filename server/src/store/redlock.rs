@@ -42,13 +42,13 @@ use self::{
 };
 use super::{
     Acquired, Cancelled, Checked, Cursor, Event, LeaseReply, LimitSet, Listed, Listener,
-    MovedLease, NotifyMode, Released, Revoked, Store, StoreError, Touched,
+    MovedLease, NotifyMode, Released, Renewal, Revoked, Store, StoreError, Touched,
     redis::scripts::{ScriptCall, calls},
 };
 use crate::lock::{
     AcquireCommand, Attachment, AttemptId, BrokerId, DeploymentKey, ExpectedAttachment,
     FencingToken, Filter, Grant, INSPECT_ENTRIES_MAX, LeaseBinding, LeaseRef, LockKey, LockState,
-    Mode, ReleaseScope, RequestHash, RevokeCommand, Ttl,
+    Mode, ReleaseScope, RequestHash, RevokeCommand,
 };
 
 /// Time limit for the replies of the nodes, so that each call is answered within a second.
@@ -197,19 +197,13 @@ impl Store for RedlockStore {
     async fn renew(
         &self,
         lease: &LeaseRef,
-        ttl: Option<Ttl>,
-        via: ExpectedAttachment,
+        renewal: Renewal,
     ) -> Result<LeaseReply<Grant>, StoreError> {
-        self.renew_or_attach(calls::renew(lease, ttl, via)).await
-    }
-
-    async fn renew_for_client(
-        &self,
-        lease: &LeaseRef,
-        ttl: Option<Ttl>,
-        via: ExpectedAttachment,
-    ) -> Result<LeaseReply<Grant>, StoreError> {
-        let call = calls::renew(lease, ttl, via).for_client();
+        let call = calls::renew(lease, renewal.ttl, renewal.expected_attachment);
+        let call = match renewal.is_for_client {
+            true => call.for_client(),
+            false => call,
+        };
         self.renew_or_attach(call).await
     }
 

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use super::{
     Acquired, Cancelled, Checked, Cursor, LeaseReply, LimitSet, Listed, Listener, Released,
-    Revoked, Scan, Store, StoreError, Touched,
+    Renewal, Revoked, Scan, Store, StoreError, Touched,
 };
 use crate::lock::{
     AcquireCommand, ArgumentsHash, Attachment, AttemptId, BrokerId, DeploymentKey,
@@ -156,27 +156,13 @@ impl Store for StubStore {
         })
     }
 
-    async fn renew(
-        &self,
-        _: &LeaseRef,
-        _: Option<Ttl>,
-        _: ExpectedAttachment,
-    ) -> Result<LeaseReply<Grant>, StoreError> {
+    async fn renew(&self, _: &LeaseRef, _: Renewal) -> Result<LeaseReply<Grant>, StoreError> {
         if self.touch_duration.is_none() {
             return self.never_reply().await;
         }
         self.claims_sent.fetch_add(1, Relaxed);
         sleep(LOST_AFTER).await;
         Err(StoreError::Unavailable("no reply".to_owned()))
-    }
-
-    async fn renew_for_client(
-        &self,
-        lease: &LeaseRef,
-        ttl: Option<Ttl>,
-        via: ExpectedAttachment,
-    ) -> Result<LeaseReply<Grant>, StoreError> {
-        self.renew(lease, ttl, via).await
     }
 
     async fn attach(&self, _: &LeaseRef, _: Attachment) -> Result<LeaseReply<Grant>, StoreError> {

@@ -7,11 +7,11 @@ use leasehold_server::{
     lock::{
         AcquireCommand, Attachment, AttemptId, BrokerId, DeploymentKey, ExpectedAttachment,
         FencingToken, Filter, Grant, LeaseRef, LockKey, LockState, ReleaseScope, RequestHash,
-        RevokeCommand, Ttl,
+        RevokeCommand,
     },
     store::{
         Acquired, Cancelled, Checked, Cursor, LeaseReply, LimitSet, Listed, Listener, Released,
-        Revoked, Store, StoreError, Touched,
+        Renewal, Revoked, Store, StoreError, Touched,
         memory::{Memory, MemoryStore},
     },
 };
@@ -72,19 +72,9 @@ impl Store for DelayedStore {
     async fn renew(
         &self,
         lease: &LeaseRef,
-        ttl: Option<Ttl>,
-        via: ExpectedAttachment,
+        renewal: Renewal,
     ) -> Result<LeaseReply<Grant>, StoreError> {
-        self.store.renew(lease, ttl, via).await
-    }
-
-    async fn renew_for_client(
-        &self,
-        lease: &LeaseRef,
-        ttl: Option<Ttl>,
-        via: ExpectedAttachment,
-    ) -> Result<LeaseReply<Grant>, StoreError> {
-        self.store.renew_for_client(lease, ttl, via).await
+        self.store.renew(lease, renewal).await
     }
 
     async fn attach(

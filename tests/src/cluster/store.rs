@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_server::{
     lock::{AcquireCommand, BrokerId, ExpectedAttachment, Grant, LeaseRef, LockKey, ReleaseScope},
     store::{
-        Acquired, Event, LeaseReply, Store, StoreError,
+        Acquired, Event, LeaseReply, Renewal, Store, StoreError,
         redis::{
             RedisStore,
             connection::{NodeError, RedisConfig},
@@ -124,7 +124,7 @@ impl ClusterStore {
     }
 
     pub async fn renew(&self, lease: &LeaseRef) -> Result<LeaseReply<Grant>, StoreError> {
-        self.store.renew(lease, None, ExpectedAttachment::Any).await
+        self.store.renew(lease, Renewal::default()).await
     }
 
     /// Renews, which must succeed.

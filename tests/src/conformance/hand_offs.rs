@@ -1,8 +1,8 @@
 //! Hand-offs between holders: final within a broker, provisional until claimed between brokers.
 
 use leasehold_server::{
-    lock::{ExpectedAttachment, PROVISIONAL_GRANT_MS, Ttl, expiry_ms},
-    store::{Acquired, Cancelled, LeaseRejection},
+    lock::{PROVISIONAL_GRANT_MS, Ttl, expiry_ms},
+    store::{Acquired, Cancelled, LeaseRejection, Renewal},
 };
 
 use crate::store_fixture::{
@@ -232,11 +232,11 @@ pub async fn a_claim_may_name_another_ttl(store_fixture: &StoreFixture) {
         &waiter,
         store_fixture.next_hand_off(1, &waiter).await.fencing_token,
     );
-    let reply = store_fixture.store(1).renew(
-        &grant,
-        Some(Ttl::from_stored(20_000)),
-        ExpectedAttachment::Any,
-    );
+    let renewal = Renewal {
+        ttl: Some(Ttl::from_stored(20_000)),
+        ..Renewal::default()
+    };
+    let reply = store_fixture.store(1).renew(&grant, renewal);
     assert!(matches!(reply.await, Ok(Ok(_))));
     let holder = at_most_one(store_fixture.expect_state().await.holders).expect("claimed");
     assert_remaining(holder.remaining_ms, expiry_ms(20_000));

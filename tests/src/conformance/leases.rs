@@ -1,8 +1,8 @@
 //! Renewal, release and fencing tokens.
 
 use leasehold_server::{
-    lock::{ExpectedAttachment, FencingToken, Ttl, expiry_ms},
-    store::{Acquired, LeaseRejection},
+    lock::{FencingToken, Ttl, expiry_ms},
+    store::{Acquired, LeaseRejection, Renewal},
 };
 
 use crate::store_fixture::{
@@ -27,10 +27,11 @@ pub async fn a_renewal_extends_by_the_present_ttl(store_fixture: &StoreFixture) 
 pub async fn a_renewal_changes_the_ttl_from_then_on(store_fixture: &StoreFixture) {
     let lease = store_fixture.expect_granted(0, &store_fixture.call()).await;
     let longer = Some(Ttl::from_stored(30_000));
-    let renewed = store_fixture
-        .store(0)
-        .renew(&lease, longer, ExpectedAttachment::Any)
-        .await;
+    let renewal = Renewal {
+        ttl: longer,
+        ..Renewal::default()
+    };
+    let renewed = store_fixture.store(0).renew(&lease, renewal).await;
     assert!(matches!(renewed, Ok(Ok(_))), "{renewed:?}");
     store_fixture.advance_ms(20_000).await;
     let Ok(grant) = store_fixture.renew(0, &lease).await else {
@@ -42,10 +43,11 @@ pub async fn a_renewal_changes_the_ttl_from_then_on(store_fixture: &StoreFixture
 pub async fn a_renewal_never_shortens(store_fixture: &StoreFixture) {
     let lease = store_fixture.expect_granted(0, &store_fixture.call()).await;
     let shorter = Some(Ttl::from_stored(1_000));
-    let renewed = store_fixture
-        .store(0)
-        .renew(&lease, shorter, ExpectedAttachment::Any)
-        .await;
+    let renewal = Renewal {
+        ttl: shorter,
+        ..Renewal::default()
+    };
+    let renewed = store_fixture.store(0).renew(&lease, renewal).await;
     assert!(matches!(renewed, Ok(Ok(_))), "{renewed:?}");
     let holder = at_most_one(store_fixture.expect_state().await.holders).expect("held");
     assert_remaining(holder.remaining_ms, expiry_ms(TTL_MS));

@@ -149,7 +149,10 @@ pub async fn a_set_limit_keeps_other_kinds_of_lock_out(store_fixture: &StoreFixt
         Some(3)
     );
     let reader = with_mode(store_fixture.waiting_call(), Mode::Shared);
-    assert_eq!(store_fixture.expect_limit_mismatch(0, &reader).await, Some(3));
+    assert_eq!(
+        store_fixture.expect_limit_mismatch(0, &reader).await,
+        Some(3)
+    );
 }
 
 pub async fn a_limit_is_not_set_on_another_kind_of_lock_in_use(store_fixture: &StoreFixture) {

@@ -6,7 +6,7 @@ use leasehold_server::{
         Mode, PROVISIONAL_GRANT_MS, RELEASED_MAX, RevokeCommand, RevokeMode, StreamId,
         TOMBSTONE_MS, expiry_ms,
     },
-    store::{Acquired, LeaseRejection, LeaseReply, Released, Revoked},
+    store::{Acquired, LeaseRejection, LeaseReply, Released, Renewal, Revoked},
 };
 
 use crate::store_fixture::{
@@ -304,7 +304,8 @@ pub async fn the_stream_of_a_revoked_lease_is_notified(store_fixture: &StoreFixt
     }
     store_fixture.advance_ms(10).await;
     let via = ExpectedAttachment::Stream(attachment_to(store_fixture, 0).stream);
-    let renewed = store_fixture.store(0).renew(&held, None, via).await;
+    let store = store_fixture.store(0);
+    let renewed = store.renew(&held, Renewal::undelivered(via)).await;
     assert_eq!(renewed, Ok(revoked_renewal()));
 }
 

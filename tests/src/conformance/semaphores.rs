@@ -98,9 +98,15 @@ pub async fn t23_permits_of_a_dead_holder_come_back(store_fixture: &StoreFixture
 pub async fn t23_another_limit_is_a_mismatch(store_fixture: &StoreFixture) {
     let held = acquire_permits(store_fixture, 1).await;
     let other = with_mode(store_fixture.call(), permits(1, LIMIT + 1));
-    assert_eq!(store_fixture.expect_limit_mismatch(0, &other).await, Some(LIMIT));
+    assert_eq!(
+        store_fixture.expect_limit_mismatch(0, &other).await,
+        Some(LIMIT)
+    );
     let waits = with_mode(store_fixture.waiting_call(), permits(1, LIMIT - 1));
-    assert_eq!(store_fixture.expect_limit_mismatch(0, &waits).await, Some(LIMIT));
+    assert_eq!(
+        store_fixture.expect_limit_mismatch(0, &waits).await,
+        Some(LIMIT)
+    );
     assert_eq!(store_fixture.expect_state().await.queue_length, 0);
     store_fixture.expect_released(0, &held).await;
     store_fixture.expect_granted(0, &other).await;
@@ -128,7 +134,10 @@ pub async fn a_limit_of_zero_needs_one_in_use(store_fixture: &StoreFixture) {
 pub async fn more_permits_than_the_limit_in_use_are_a_mismatch(store_fixture: &StoreFixture) {
     acquire_permits(store_fixture, 1).await;
     let greedy = with_mode(store_fixture.waiting_call(), permits(LIMIT + 1, 0));
-    assert_eq!(store_fixture.expect_limit_mismatch(0, &greedy).await, Some(LIMIT));
+    assert_eq!(
+        store_fixture.expect_limit_mismatch(0, &greedy).await,
+        Some(LIMIT)
+    );
 }
 
 pub async fn a_lock_in_use_is_one_kind_of_lock(store_fixture: &StoreFixture) {
@@ -140,7 +149,10 @@ pub async fn a_lock_in_use_is_one_kind_of_lock(store_fixture: &StoreFixture) {
         Some(LIMIT)
     );
     let shared = with_mode(store_fixture.waiting_call(), Mode::Shared);
-    assert_eq!(store_fixture.expect_limit_mismatch(0, &shared).await, Some(LIMIT));
+    assert_eq!(
+        store_fixture.expect_limit_mismatch(0, &shared).await,
+        Some(LIMIT)
+    );
     store_fixture.expect_released(0, &semaphore).await;
     store_fixture.expect_granted(0, &shared).await;
     assert_eq!(
@@ -162,7 +174,10 @@ pub async fn a_line_keeps_the_limit_in_use(store_fixture: &StoreFixture) {
     store_fixture.expect_queued(1, &waits).await;
     store_fixture.expect_released(0, &held).await;
     let other = with_mode(store_fixture.call(), permits(1, LIMIT + 1));
-    assert_eq!(store_fixture.expect_limit_mismatch(0, &other).await, Some(LIMIT));
+    assert_eq!(
+        store_fixture.expect_limit_mismatch(0, &other).await,
+        Some(LIMIT)
+    );
     store_fixture.claim_next_hand_off(1, &waits).await;
 }
 

@@ -5,7 +5,7 @@ use leasehold_server::{
         AcquireCommand, Attachment, ExpectedAttachment, FencingToken, Grant, LeaseRef, Mode,
         ReleaseScope, StreamId, expiry_ms,
     },
-    store::{Acquired, Cancelled, LeaseRejection, LeaseReply, Released},
+    store::{Acquired, Cancelled, LeaseRejection, LeaseReply, Released, Renewal},
 };
 
 use crate::store_fixture::{
@@ -60,7 +60,7 @@ async fn renew_via(
     let via = ExpectedAttachment::Stream(stream_id(store_fixture, n, epoch));
     store_fixture
         .store(n)
-        .renew(lease, None, via)
+        .renew(lease, Renewal::undelivered(via))
         .await
         .expect("renew")
 }
@@ -112,7 +112,7 @@ pub async fn a_lease_on_a_stream_is_renewed_from_it(store_fixture: &StoreFixture
     );
     let unary = store_fixture
         .store(0)
-        .renew(&lease, None, ExpectedAttachment::None)
+        .renew(&lease, Renewal::undelivered(ExpectedAttachment::None))
         .await;
     assert_eq!(unary.expect("renew"), Err(LeaseRejection::Elsewhere));
     store_fixture.expect_renewed(2, &lease).await;

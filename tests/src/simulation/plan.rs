@@ -295,9 +295,7 @@ fn acquire(random: &mut StdRng) -> AcquirePlan {
             _ => random.gen_range(4_000..20_000),
         },
         is_released: random.gen_bool(0.9),
-        max_hold_ms: random
-            .gen_bool(0.1)
-            .then(|| random.gen_range(1_000..8_000)),
+        max_hold_ms: random.gen_bool(0.1).then(|| random.gen_range(1_000..8_000)),
         lock_delay_ms: if random.gen_bool(0.1) {
             random.gen_range(1..=LOCK_DELAY_MAX_MS)
         } else {

@@ -14,11 +14,11 @@ use leasehold_server::{
     lock::{
         AcquireCommand, Attachment, AttemptId, BrokerId, COMMAND_DEADLINE_MS, DeploymentKey,
         ExpectedAttachment, FencingToken, Filter, Grant, LeaseRef, LockKey, LockState,
-        ReleaseScope, RequestHash, RevokeCommand, Ttl, expiry_ms,
+        ReleaseScope, RequestHash, RevokeCommand, expiry_ms,
     },
     store::{
         Acquired, Cancelled, Checked, Cursor, EraId, Event, LeaseReply, LimitSet, Listed, Listener,
-        Released, Revoked, Store, StoreError, Touched,
+        Released, Renewal, Revoked, Store, StoreError, Touched,
         memory::{Memory, MemoryStore, SavedRecords},
     },
 };
@@ -325,20 +325,10 @@ impl Store for FaultyStore {
     async fn renew(
         &self,
         lease: &LeaseRef,
-        ttl: Option<Ttl>,
-        via: ExpectedAttachment,
+        renewal: Renewal,
     ) -> Result<LeaseReply<Grant>, StoreError> {
-        let command = command!(store, [lease, ttl, via], store.renew(&lease, ttl, via));
+        let command = command!(store, [lease, renewal], store.renew(&lease, renewal));
         self.send(true, command).await
-    }
-
-    async fn renew_for_client(
-        &self,
-        lease: &LeaseRef,
-        ttl: Option<Ttl>,
-        via: ExpectedAttachment,
-    ) -> Result<LeaseReply<Grant>, StoreError> {
-        self.renew(lease, ttl, via).await
     }
 
     async fn attach(

@@ -15,11 +15,11 @@ use leasehold_server::{
     lock::{
         AcquireCommand, Attachment, AttemptId, BrokerId, DeploymentKey, ExpectedAttachment,
         FencingToken, Filter, Grant, LeaseRef, LockKey, LockState, ReleaseScope, RequestHash,
-        RevokeCommand, Ttl,
+        RevokeCommand,
     },
     store::{
         Acquired, Cancelled, Checked, Cursor, LeaseReply, LimitSet, Listed, Listener, Released,
-        Revoked, Store, StoreError, Touched,
+        Renewal, Revoked, Store, StoreError, Touched,
         redis::{RedisStore, connection::RedisConfig, scripts::Scripts},
     },
 };
@@ -134,24 +134,11 @@ impl Store for SkewedStore {
     async fn renew(
         &self,
         lease: &LeaseRef,
-        ttl: Option<Ttl>,
-        via: ExpectedAttachment,
+        renewal: Renewal,
     ) -> Result<LeaseReply<Grant>, StoreError> {
         self.store_with_skew(&lease.lock)
             .await
-            .renew(lease, ttl, via)
-            .await
-    }
-
-    async fn renew_for_client(
-        &self,
-        lease: &LeaseRef,
-        ttl: Option<Ttl>,
-        via: ExpectedAttachment,
-    ) -> Result<LeaseReply<Grant>, StoreError> {
-        self.store_with_skew(&lease.lock)
-            .await
-            .renew_for_client(lease, ttl, via)
+            .renew(lease, renewal)
             .await
     }
 

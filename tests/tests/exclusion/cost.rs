@@ -9,7 +9,7 @@ use std::{
 use leasehold_server::{
     lock::{AcquireCommand, BrokerId, ExpectedAttachment, LeaseRef, ReleaseScope},
     store::{
-        Acquired, Event, HandOff, Store,
+        Acquired, Event, HandOff, Renewal, Store,
         redis::{RedisStore, scripts::Scripts},
     },
 };
@@ -185,7 +185,7 @@ impl CostQueue {
         if hand_off.is_provisional {
             let claimed = self.brokers[n]
                 .store
-                .renew(&lease, None, ExpectedAttachment::Any)
+                .renew(&lease, Renewal::default())
                 .await;
             assert!(matches!(claimed, Ok(Ok(_))), "{claimed:?}");
         }

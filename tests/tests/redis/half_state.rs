@@ -8,7 +8,7 @@ use leasehold_server::{
         LeaseRef, LockKey, Mode, ReleaseScope, RequestId, StreamId,
     },
     store::{
-        Acquired, Store, StoreError,
+        Acquired, Renewal, Store, StoreError,
         redis::{RedisStore, scripts::Scripts},
     },
 };
@@ -148,7 +148,10 @@ impl Fixture {
                 "wait on",
                 there.acquire(&new_attempt(waiter)).await.map(drop),
             ),
-            5 => ("renew", here.renew(held, None, all).await.map(drop)),
+            5 => (
+                "renew",
+                here.renew(held, Renewal::undelivered(all)).await.map(drop),
+            ),
             6 => ("attach", here.attach(held, to).await.map(drop)),
             7 => (
                 "release",

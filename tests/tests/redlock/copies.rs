@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_server::{
     lock::{COMMAND_DEADLINE_MS, ExpectedAttachment, Grant, LeaseRef, LockKey},
     store::{
-        Acquired, Cancelled, Checked, LeaseRejection, LeaseReply, Store as _, StoreError,
+        Acquired, Cancelled, Checked, LeaseRejection, LeaseReply, Renewal, Store as _, StoreError,
         redis::scripts::Scripts,
     },
 };
@@ -46,7 +46,7 @@ async fn broker_of(nodes: &RedlockDeployment, reached: [usize; 3]) -> RedlockBro
 async fn renew(broker: &RedlockBroker, lease: &LeaseRef) -> Result<LeaseReply<Grant>, StoreError> {
     broker
         .store
-        .renew(lease, None, ExpectedAttachment::None)
+        .renew(lease, Renewal::undelivered(ExpectedAttachment::None))
         .await
 }
 

@@ -9,7 +9,7 @@ use leasehold_server::{
         ExpectedAttachment, INSPECT_ENTRIES_MAX, Lease, LeaseRef, LockError, LockFailure, LockKey,
         ReleaseScope, Ttl,
     },
-    store::{Cancelled, Store as _},
+    store::{Cancelled, Renewal, Store as _},
 };
 use leasehold_tests::{
     redlock::{
@@ -99,7 +99,7 @@ async fn calls_of_one_broker_are_granted_in_the_order_in_which_they_came() {
         }
         let renewed = broker
             .store
-            .renew(&first, None, ExpectedAttachment::None)
+            .renew(&first, Renewal::undelivered(ExpectedAttachment::None))
             .await;
         assert!(matches!(renewed, Ok(Ok(_))), "{renewed:?}");
     }
@@ -195,7 +195,10 @@ async fn a_wait_that_is_over_leaves_nothing_behind() {
             panic!("{refused:?}");
         };
         assert_eq!(contention.queue_length, 0);
-        let renewed = one.store.renew(&held, None, ExpectedAttachment::None).await;
+        let renewed = one
+            .store
+            .renew(&held, Renewal::undelivered(ExpectedAttachment::None))
+            .await;
         assert!(matches!(renewed, Ok(Ok(_))), "{renewed:?}");
     }
     one.expect_released(&held).await;

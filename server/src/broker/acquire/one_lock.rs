@@ -15,7 +15,7 @@ use crate::{
         Grant, LeaseBinding, LeaseRef, LockError, Mode, Ttl,
     },
     metrics::AcquireTimer,
-    store::{Acquired, Cancelled, LeaseRejection, StoreError},
+    store::{Acquired, Cancelled, LeaseRejection, Renewal, StoreError},
     time::now_unix_millis,
 };
 
@@ -257,12 +257,8 @@ impl LockAcquisition<'_> {
             ExpectedAttachment::Stream(stream.attachment.stream)
         });
         self.note_heartbeat();
-        match self
-            .broker
-            .store
-            .renew(&lease, None, expected_attachment)
-            .await
-        {
+        let renewal = Renewal::undelivered(expected_attachment);
+        match self.broker.store.renew(&lease, renewal).await {
             Ok(Ok(grant)) => Some(WaitOutcome::Granted(grant)),
             // The hand-off lapsed. The request is back at its queue position, but is skipped until
             // this broker touches the lock.

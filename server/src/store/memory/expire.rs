@@ -99,9 +99,9 @@ mod tests {
     use tokio::time::advance;
 
     use crate::{
-        lock::{BrokerId, EXPIRED_MAX, ExpectedAttachment, LeaseRef, expiry_ms},
+        lock::{BrokerId, EXPIRED_MAX, LeaseRef, expiry_ms},
         store::{
-            Acquired, LeaseRejection, Store as _,
+            Acquired, LeaseRejection, Renewal, Store as _,
             memory::Memory,
             stub::{acquire, lock},
         },
@@ -128,7 +128,7 @@ mod tests {
         }
         let mut remembered = 0;
         for lease in &leases {
-            let renewed = store.renew(lease, None, ExpectedAttachment::Any).await;
+            let renewed = store.renew(lease, Renewal::default()).await;
             remembered += usize::from(renewed == Ok(Err(LeaseRejection::Expired)));
         }
         assert_eq!(remembered, leases_max);

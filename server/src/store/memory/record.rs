@@ -190,7 +190,7 @@ impl Record {
     }
 
     /// Renews a lease for a client that has received it, at a node of a RedLock store. See
-    /// [`Store::renew_for_client`](crate::store::Store::renew_for_client).
+    /// [`Renewal::is_for_client`](crate::store::Renewal::is_for_client).
     pub fn renew_for_client(
         &mut self,
         context: &Context,

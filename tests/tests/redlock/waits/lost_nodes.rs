@@ -7,7 +7,7 @@ use leasehold_proto::v1::ErrorReason;
 use leasehold_server::{
     lock::{AcquireCommand, ExpectedAttachment, LockKey, Mode},
     store::{
-        Acquired, Checked, LeaseRejection, Store as _, StoreError,
+        Acquired, Checked, LeaseRejection, Renewal, Store as _, StoreError,
         redis::{connection::NodeError, scripts::Scripts},
     },
 };
@@ -72,7 +72,7 @@ async fn pairs(broker: &RedlockBroker, times: usize) -> Duration {
         let start = Instant::now();
         let renewed = broker
             .store
-            .renew(&lease, None, ExpectedAttachment::None)
+            .renew(&lease, Renewal::undelivered(ExpectedAttachment::None))
             .await;
         assert!(matches!(renewed, Ok(Ok(_))), "{renewed:?}");
         let live = broker.store.check(&lease.lock, lease.fencing_token).await;
@@ -136,7 +136,7 @@ async fn without_a_quorum_nothing_is_granted_and_callers_know_within_a_second() 
     let start = Instant::now();
     let renewed = broker
         .store
-        .renew(&held, None, ExpectedAttachment::None)
+        .renew(&held, Renewal::undelivered(ExpectedAttachment::None))
         .await;
     assert!(
         matches!(renewed, Err(StoreError::Unavailable(_))),
@@ -271,12 +271,12 @@ async fn a_lease_that_was_released_while_nodes_were_away_is_no_lease_when_they_a
     nodes.resume([3, 4]);
     let renewed = broker
         .store
-        .renew(&first, None, ExpectedAttachment::None)
+        .renew(&first, Renewal::undelivered(ExpectedAttachment::None))
         .await;
     assert_eq!(renewed, Ok(Err(LeaseRejection::Released)));
     let renewed = broker
         .store
-        .renew(&second, None, ExpectedAttachment::None)
+        .renew(&second, Renewal::undelivered(ExpectedAttachment::None))
         .await;
     assert!(matches!(renewed, Ok(Ok(_))), "{renewed:?}");
     assert!(second.fencing_token > first.fencing_token);

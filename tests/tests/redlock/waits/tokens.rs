@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_server::{
     lock::{COMMAND_DEADLINE_MS, ExpectedAttachment, LockKey},
-    store::{Acquired, LeaseRejection, Store as _, StoreError},
+    store::{Acquired, LeaseRejection, Renewal, Store as _, StoreError},
 };
 use leasehold_tests::{
     broker::process::KEY_PREFIX,
@@ -82,7 +82,7 @@ async fn a_repeat_gets_a_newer_token_when_the_quorum_of_the_older_one_is_gone() 
     while nodes.holder_at(3, &lock).await.is_some() || nodes.holder_at(4, &lock).await.is_some() {}
     let renewed = broker
         .store
-        .renew(&first, None, ExpectedAttachment::None)
+        .renew(&first, Renewal::undelivered(ExpectedAttachment::None))
         .await;
     assert!(
         matches!(renewed, Err(StoreError::Unavailable(_))),
@@ -99,7 +99,7 @@ async fn a_repeat_gets_a_newer_token_when_the_quorum_of_the_older_one_is_gone() 
     }
     let renewed = broker
         .store
-        .renew(&first, None, ExpectedAttachment::None)
+        .renew(&first, Renewal::undelivered(ExpectedAttachment::None))
         .await;
     assert_eq!(
         renewed,
@@ -108,7 +108,7 @@ async fn a_repeat_gets_a_newer_token_when_the_quorum_of_the_older_one_is_gone() 
     );
     let renewed = broker
         .store
-        .renew(&second, None, ExpectedAttachment::None)
+        .renew(&second, Renewal::undelivered(ExpectedAttachment::None))
         .await;
     assert!(matches!(renewed, Ok(Ok(_))), "{renewed:?}");
     let stranger = broker.store.acquire(&immediate_call(&lock)).await;
