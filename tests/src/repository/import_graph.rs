@@ -50,6 +50,38 @@ impl ImportGraph {
         self.imports.keys()
     }
 
+    /// Returns the graph of the top-level modules. Each of them has the imports of all its
+    /// submodules.
+    #[must_use]
+    pub fn top_level_modules(&self) -> Self {
+        let mut imports: BTreeMap<Module, BTreeSet<Module>> = BTreeMap::new();
+        for (module, targets) in &self.imports {
+            let module = top_level(module);
+            let targets = targets.iter().map(|target| top_level(target));
+            let targets = targets.filter(|target| *target != module);
+            let all = imports.entry(module.to_owned()).or_default();
+            all.extend(targets.map(str::to_owned));
+        }
+        Self { imports }
+    }
+
+    /// Returns the pairs of modules that import each other, directly or through other modules.
+    #[must_use]
+    pub fn cycles(&self) -> Vec<[&str; 2]> {
+        let imports = |from: &str, to: &str| {
+            let chains = self.import_chains(|module| module == from, |module| module == to);
+            !chains.is_empty()
+        };
+        let modules = self.imports.keys().map(String::as_str);
+        let pairs = modules.clone().flat_map(|first| {
+            let later = modules.clone().filter(move |second| first < *second);
+            later.map(move |second| [first, second])
+        });
+        let cycles =
+            pairs.filter(|[first, second]| imports(first, second) && imports(second, first));
+        cycles.collect()
+    }
+
     /// Returns the shortest chain of imports from one of the modules in `from` to each module that
     /// `is_forbidden` accepts. A chain ends at the first forbidden module, because further imports
     /// are made by the forbidden module.
@@ -79,6 +111,12 @@ impl ImportGraph {
         }
         found
     }
+}
+
+/// Returns the top-level module that contains `module`.
+#[must_use]
+pub fn top_level(module: &str) -> &str {
+    module.split('/').next().unwrap_or(module)
 }
 
 /// Returns all Rust files below `folder`.
@@ -230,6 +268,26 @@ mod tests {
         ]);
         let chains = graph.import_chains(|module| module == "broker", |module| module == "config");
         assert_eq!(chains, [["broker", "quotas", "config"]]);
+    }
+
+    #[test]
+    fn finds_top_level_modules_that_import_each_other() {
+        let graph = graph(&[
+            ("config", "use crate::quotas;"),
+            ("config/limits", ""),
+            ("quotas", "use crate::telemetry;"),
+            ("telemetry", ""),
+            ("telemetry/filter", "use crate::config::limits;"),
+            ("lock", ""),
+        ]);
+        assert!(graph.cycles().is_empty());
+        let top_level = graph.top_level_modules();
+        let expected = [
+            ["config", "quotas"],
+            ["config", "telemetry"],
+            ["quotas", "telemetry"],
+        ];
+        assert_eq!(top_level.cycles(), expected);
     }
 
     #[test]

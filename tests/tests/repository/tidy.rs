@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use leasehold_tests::{
     repository::{
-        import_graph::{ImportGraph, is_path_root, read_file, strip_comments_and_tests},
+        import_graph::{ImportGraph, is_path_root, read_file, strip_comments_and_tests, top_level},
         paths::repository_root,
     },
     scale::print_warning,
@@ -110,6 +110,14 @@ fn imports_lead_inwards() {
         wrong.extend(chains(&graph, modules, others));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Modules of one layer may import each other's modules, but in one direction only.
+#[test]
+fn imports_have_no_cycles() {
+    let graph = server_imports().top_level_modules();
+    let cycles = graph.cycles();
+    assert!(cycles.is_empty(), "modules import each other: {cycles:?}");
 }
 
 #[test]
@@ -228,10 +236,6 @@ fn chains(graph: &ImportGraph, modules: &[&str], others: &[&str]) -> Vec<String>
         |module| is_in(others, module),
     );
     found.iter().map(|chain| chain.join(" -> ")).collect()
-}
-
-fn top_level(module: &str) -> &str {
-    module.split('/').next().unwrap_or(module)
 }
 
 fn covers(place: &str, module: &str) -> bool {
