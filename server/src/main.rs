@@ -37,8 +37,8 @@ async fn run_command() -> ExitCode {
 async fn serve(flags: &Flags, dev: bool) -> Result<(), Vec<String>> {
     let config = Config::load(flags, dev)?;
     let signals = Signals::install().map_err(sentence)?;
-    let log_filter = telemetry::init(config.log_format, &config.live.borrow().log_filter);
-    let reload = ConfigReloader::install(flags, &config, log_filter).map_err(sentence)?;
+    telemetry::init(config.log_format, &config.live.borrow().log_filter);
+    let reload = ConfigReloader::install(flags, &config).map_err(sentence)?;
     let listeners = Listeners::bind(&config).await.map_err(sentence)?;
     listeners.announce(&config).map_err(sentence)?;
     let stop = CancellationToken::new();

@@ -20,7 +20,7 @@ use tokio::{
 use crate::{
     config::{self, Config, Flags, ReloadableConfig, Settings},
     metrics::{File, Metrics},
-    telemetry::LogFilter,
+    telemetry,
 };
 
 /// Time without changes in the directory after which a file counts as completely written. With
@@ -36,7 +36,6 @@ pub struct ConfigReloader {
     dev: bool,
     in_use: Settings,
     live: watch::Sender<ReloadableConfig>,
-    log_filter: LogFilter,
     metrics: Metrics,
 }
 
@@ -45,7 +44,7 @@ impl ConfigReloader {
     ///
     /// # Errors
     /// If the handler cannot be installed.
-    pub fn install(flags: &Flags, config: &Config, log_filter: LogFilter) -> io::Result<Self> {
+    pub fn install(flags: &Flags, config: &Config) -> io::Result<Self> {
         config.metrics.reloaded(File::Configuration, true);
         Ok(Self {
             metrics: config.metrics.clone(),
@@ -54,7 +53,6 @@ impl ConfigReloader {
             dev: config.dev,
             in_use: config.settings.clone(),
             live: config.live.clone(),
-            log_filter,
         })
     }
 
@@ -108,7 +106,7 @@ impl ConfigReloader {
         if let Ok((live, settings)) = config::reloadable(&new_settings, &self.in_use) {
             let changes = settings.changes_since(&self.in_use);
             self.in_use.update(settings);
-            self.log_filter.set(&live.log_filter);
+            telemetry::set_filter(&live.log_filter);
             self.live.send_replace(live);
             for change in changes {
                 tracing::info!("changed: {change}");

@@ -11,13 +11,13 @@ use std::{
 
 use tracing_subscriber::{EnvFilter, Registry, fmt, prelude::*, reload};
 
-use self::lines::{Json, Text};
+use self::lines::LineFormat;
 
 /// Directive placed before the configured ones, which can override it. rustls logs a warning for
 /// each client that connects to an address rather than to a name.
 const DEPENDENCY_DIRECTIVES: &str = "rustls::msgs::handshake=error";
 /// Filter of the process's log, set when logging starts.
-static FILTER: OnceLock<LogFilter> = OnceLock::new();
+static FILTER: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 
 /// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,19 +28,6 @@ pub enum LogFormat {
     Json,
     /// Text, coloured on a terminal.
     Text,
-}
-
-/// Handle to change the log filter.
-#[derive(Debug, Clone)]
-pub struct LogFilter(reload::Handle<EnvFilter, Registry>);
-
-impl LogFilter {
-    /// Replaces the filter by these directives.
-    pub fn set(&self, directives: &str) {
-        if let Err(error) = self.0.reload(filter(directives)) {
-            tracing::error!(%error, "cannot apply the new log.filter");
-        }
-    }
 }
 
 /// Checks directives of a log filter.
@@ -54,13 +41,15 @@ pub fn check(directives: &str) -> Result<(), String> {
 
 /// Replaces the filter by these directives, if the process has started logging.
 pub fn set_filter(directives: &str) {
-    if let Some(filter) = FILTER.get() {
-        filter.set(directives);
+    if let Some(handle) = FILTER.get()
+        && let Err(error) = handle.reload(filter(directives))
+    {
+        tracing::error!(%error, "cannot apply the new log.filter");
     }
 }
 
 /// Starts logging in this format with these directives. A second call in a process has no effect.
-pub fn init(format: LogFormat, directives: &str) -> LogFilter {
+pub fn init(format: LogFormat, directives: &str) {
     let is_terminal = io::stderr().is_terminal();
     let is_json = match format {
         LogFormat::Auto => !is_terminal,
@@ -71,25 +60,25 @@ pub fn init(format: LogFormat, directives: &str) -> LogFilter {
     let (filter, handle) = reload::Layer::new(filter(directives));
     let layer = fmt::layer().with_writer(io::stderr);
     let layer = if is_json {
-        layer.json().map_event_format(Json).boxed()
+        let layer = layer.json();
+        let layer = layer.map_event_format(|format| LineFormat { format, is_json });
+        layer.boxed()
     } else {
-        let text = fmt::format().with_ansi(is_coloured);
+        let format = fmt::format().with_ansi(is_coloured);
         layer
             .with_ansi(is_coloured)
-            .event_format(Text(text))
+            .event_format(LineFormat { format, is_json })
             .fmt_fields(lines::fields())
             .boxed()
     };
     let registry = tracing_subscriber::registry().with(filter).with(layer);
-    let filter = LogFilter(handle);
     match registry.try_init() {
         Ok(()) => {
-            let _ = FILTER.set(filter.clone());
+            let _ = FILTER.set(handle);
             panics::log();
         }
         Err(error) => tracing::debug!(%error, "logging is already initialized"),
     }
-    filter
 }
 
 fn filter(directives: &str) -> EnvFilter {

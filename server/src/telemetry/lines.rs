@@ -15,13 +15,14 @@ use tracing_subscriber::{
 
 use crate::trace;
 
-/// Format of JSON lines.
-pub(super) struct Json<F>(pub(super) F);
+/// Format of log lines with the ids of the current trace and span.
+pub(super) struct LineFormat<F> {
+    /// Format of the lines without these ids.
+    pub(super) format: F,
+    pub(super) is_json: bool,
+}
 
-/// Format of text lines.
-pub(super) struct Text<F>(pub(super) F);
-
-/// Returns the format of the fields of [`Text`] lines: `name=value`, with values that can neither
+/// Returns the format of the fields of text lines: `name=value`, with values that can neither
 /// end the line nor move the cursor. A value is quoted only if it is recorded as a string rather
 /// than by its `Display`.
 pub(super) fn fields() -> impl for<'w> FormatFields<'w> + Send + Sync + 'static {
@@ -38,7 +39,7 @@ pub(super) fn fields() -> impl for<'w> FormatFields<'w> + Send + Sync + 'static 
     field.delimited(" ")
 }
 
-impl<S, N, F> FormatEvent<S, N> for Json<F>
+impl<S, N, F> FormatEvent<S, N> for LineFormat<F>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'w> FormatFields<'w> + 'static,
@@ -51,38 +52,18 @@ where
         event: &Event<'_>,
     ) -> fmt::Result {
         let Some((trace, span)) = trace::current_ids() else {
-            return self.0.format_event(context, writer, event);
+            return self.format.format_event(context, writer, event);
         };
         let mut line = String::new();
-        self.0
+        self.format
             .format_event(context, Writer::new(&mut line), event)?;
-        let rest = line.strip_prefix('{').unwrap_or(&line);
-        write!(
-            writer,
-            r#"{{"trace_id":"{trace}","span_id":"{span}",{rest}"#
-        )
-    }
-}
-
-impl<S, N, F> FormatEvent<S, N> for Text<F>
-where
-    S: Subscriber + for<'a> LookupSpan<'a>,
-    N: for<'w> FormatFields<'w> + 'static,
-    F: FormatEvent<S, N>,
-{
-    fn format_event(
-        &self,
-        context: &FmtContext<'_, S, N>,
-        mut writer: Writer<'_>,
-        event: &Event<'_>,
-    ) -> fmt::Result {
-        let Some((trace, span)) = trace::current_ids() else {
-            return self.0.format_event(context, writer, event);
-        };
-        let mut line = String::new();
-        self.0
-            .format_event(context, Writer::new(&mut line), event)?;
-        let line = line.trim_end();
-        writeln!(writer, "{line} trace_id={trace} span_id={span}")
+        if self.is_json {
+            let rest = line.strip_prefix('{').unwrap_or(&line);
+            let ids = format_args!(r#""trace_id":"{trace}","span_id":"{span}""#);
+            write!(writer, "{{{ids},{rest}")
+        } else {
+            let line = line.trim_end();
+            writeln!(writer, "{line} trace_id={trace} span_id={span}")
+        }
     }
 }
