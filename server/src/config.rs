@@ -23,11 +23,11 @@ pub use access::Access;
 pub use cli::{Check, Cli, Command, Flags};
 pub use http2::Http2;
 pub use reloadable::ReloadableConfig;
-pub use settings::{Change, Settings};
+pub use settings::Settings;
 pub use store::StoreSettings;
 
 use self::{
-    reader::{Outcome, Reader},
+    reader::Reader,
     setting_def::{ValueType, boolean, one_of, setting},
 };
 use crate::{metrics::Metrics, telemetry::LogFormat, trace::TracingSettings};
@@ -80,15 +80,14 @@ impl Config {
     fn load_from(mut reader: Reader, dev: bool) -> Result<Self, Vec<String>> {
         let config = Self::read(&mut reader, dev);
         reader.report_unknown();
-        let outcome = reader.finish();
-        if outcome.problems.is_empty() {
-            return Ok(Self {
-                settings: outcome.settings,
-                warnings: outcome.warnings,
-                ..config
-            });
+        if !reader.problems.is_empty() {
+            return Err(reader.problems);
         }
-        Err(outcome.problems)
+        Ok(Self {
+            settings: reader.settings,
+            warnings: reader.warnings,
+            ..config
+        })
     }
 
     /// Returns the JSON Schema of the configuration file.
@@ -96,7 +95,7 @@ impl Config {
     pub fn schema() -> serde_json::Value {
         let mut reader = Reader::default();
         Self::read(&mut reader, true);
-        schema::schema(&reader.finish().settings)
+        schema::schema(&reader.settings)
     }
 
     fn read(reader: &mut Reader, dev: bool) -> Self {
@@ -162,13 +161,10 @@ pub(crate) fn reloadable(
 ) -> Result<(ReloadableConfig, Settings), Vec<String>> {
     let mut reader = Reader::for_reload(requested, in_use);
     let live = ReloadableConfig::read(&mut reader);
-    let Outcome {
-        settings, problems, ..
-    } = reader.finish();
-    if problems.is_empty() {
-        return Ok((live, settings));
+    match reader.problems.is_empty() {
+        true => Ok((live, reader.settings)),
+        false => Err(reader.problems),
     }
-    Err(problems)
 }
 
 fn host_names() -> ValueType<Vec<String>> {

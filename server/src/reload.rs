@@ -114,7 +114,6 @@ impl ConfigReloader {
         }
         let pending_changes = new_settings.changes_since(&self.in_use);
         if !pending_changes.is_empty() {
-            let pending_changes: Vec<_> = pending_changes.iter().map(ToString::to_string).collect();
             tracing::warn!("restart required to change: {}", pending_changes.join(", "));
         }
     }

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use super::{
     reader::Reader,
-    setting_def::{SettingDef, ValueType, boolean, duration, number, setting},
+    setting_def::{SettingDef, ValueType, boolean, duration, number, setting, text},
     store::{protected_file, secret_file},
 };
 use crate::access::{JwtSource, KeySet, KeySetUrl, RulesSource};
@@ -124,8 +124,8 @@ impl Access {
 fn rules(reader: &mut Reader, has_certificates: bool) -> RulesSource {
     let (tokens, keys) = (protected_file(reader, TOKENS), key_set(reader));
     let (issuer, audience) = (
-        reader.find(JWT_ISSUER, &name()),
-        reader.find(JWT_AUDIENCE, &name()),
+        reader.find(JWT_ISSUER, &text("a text")),
+        reader.find(JWT_AUDIENCE, &text("a text")),
     );
     let policy = protected_file(reader, POLICY);
     let has_keys = [JWT_KEYS, JWT_URL].map(|key| reader.is_set(key.name));
@@ -225,12 +225,5 @@ fn https() -> ValueType<String> {
     ValueType::new("an https address", schema, |text| {
         let is_https = text.len() > "https://".len() && text.starts_with("https://");
         is_https.then(|| text.to_owned())
-    })
-}
-
-fn name() -> ValueType<String> {
-    let schema = serde_json::json!({ "type": "string", "minLength": 1 });
-    ValueType::new("a text", schema, |text| {
-        (!text.is_empty()).then(|| text.to_owned())
     })
 }

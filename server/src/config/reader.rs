@@ -19,13 +19,6 @@ const EDITS_MAX: usize = 3;
 pub(super) struct Reader {
     raw: Sources,
     is_file_missing: bool,
-    settings: Settings,
-    problems: Vec<String>,
-    warnings: Vec<String>,
-}
-
-/// Result of reading all settings.
-pub(super) struct Outcome {
     /// All settings that were read.
     pub(super) settings: Settings,
     /// Errors that prevent a start.
@@ -141,15 +134,6 @@ impl Reader {
         }
     }
 
-    /// Returns the settings, errors and warnings.
-    pub(super) fn finish(self) -> Outcome {
-        Outcome {
-            settings: self.settings,
-            problems: self.problems,
-            warnings: self.warnings,
-        }
-    }
-
     fn take<T>(
         &mut self,
         key: SettingDef,
@@ -190,17 +174,14 @@ impl Reader {
 
     /// Returns the error of an unknown key. Returns `None` for an empty section, which is ignored.
     fn unknown_key_problem(&self, key: &str, raw: &RawSetting) -> Option<String> {
-        let names = self.settings.0.keys();
-        let is_section = names.clone().any(|name| is_in_section(name, key));
-        if is_section {
-            let names: Vec<_> = names
-                .copied()
-                .filter(|name| is_in_section(name, key))
-                .collect();
-            let problem = || format!("is a section, with the keys {}", names.join(", "));
+        let names = self.settings.0.keys().copied();
+        let of_section = names.clone().filter(|name| is_in_section(name, key));
+        let of_section: Vec<_> = of_section.collect();
+        if !of_section.is_empty() {
+            let problem = || format!("is a section, with the keys {}", of_section.join(", "));
             return (!raw.is_empty_section()).then(problem);
         }
-        Some(match suggest_key(key, names.copied()) {
+        Some(match suggest_key(key, names) {
             Some(name) => {
                 let name = raw.origin.spelling(name);
                 format!("no such key; did you mean {name}?")

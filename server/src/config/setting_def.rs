@@ -160,6 +160,14 @@ pub(super) fn boolean() -> ValueType<bool> {
     ValueType::new("true or false", schema, |text| text.parse().ok())
 }
 
+/// Returns the type of a text that is not empty.
+pub(super) fn text(expected: &str) -> ValueType<String> {
+    let schema = json!({ "type": "string", "minLength": 1 });
+    ValueType::new(expected, schema, |text| {
+        (!text.is_empty()).then(|| text.to_owned())
+    })
+}
+
 /// Returns the type of an enumeration.
 pub(super) fn one_of<T: Copy + 'static>(variants: &'static [(&'static str, T)]) -> ValueType<T> {
     let names: Vec<_> = variants.iter().map(|(name, _)| *name).collect();

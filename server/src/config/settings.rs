@@ -22,17 +22,6 @@ pub(super) struct Setting {
     pub(super) origin: Option<SettingSource>,
 }
 
-/// A setting whose value has changed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Change {
-    /// Name of the setting.
-    pub key: &'static str,
-    /// Previous value, without secrets.
-    pub from: String,
-    /// New value, without secrets.
-    pub to: String,
-}
-
 impl Settings {
     /// Returns the settings as TOML by section, each with its source. Secrets are printed as `***`.
     #[must_use]
@@ -69,15 +58,12 @@ impl Settings {
         explicit.collect::<Vec<_>>().join(" ")
     }
 
-    /// Returns the settings whose values differ from those in `before`.
-    pub(crate) fn changes_since(&self, before: &Self) -> Vec<Change> {
+    /// Describes the settings whose values differ from those in `before`, without secrets.
+    pub(crate) fn changes_since(&self, before: &Self) -> Vec<String> {
         let of_both = |(name, to): (&&'static str, &Setting)| {
             let from = before.0.get(name)?;
-            (from.text != to.text).then(|| Change {
-                key: name,
-                from: from.redacted(),
-                to: to.redacted(),
-            })
+            let change = || format!("{name} from {} to {}", from.redacted(), to.redacted());
+            (from.text != to.text).then(change)
         };
         self.0.iter().filter_map(of_both).collect()
     }
@@ -100,12 +86,6 @@ impl Setting {
     fn redacted(&self) -> String {
         let text = self.text.as_deref();
         text.map_or_else(|| "nothing".to_owned(), self.form.redact)
-    }
-}
-
-impl fmt::Display for Change {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} from {} to {}", self.key, self.from, self.to)
     }
 }
 

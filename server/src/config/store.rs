@@ -10,7 +10,7 @@ use serde_json::json;
 use super::{
     reader::Reader,
     reloadable::HOUR,
-    setting_def::{SettingDef, ValueType, boolean, duration, file, number, setting},
+    setting_def::{SettingDef, ValueType, boolean, duration, file, number, setting, text},
 };
 use crate::{
     lock::{DeploymentKey, Limits},
@@ -312,7 +312,7 @@ fn tls(reader: &mut Reader, settings: &StoreSettings) -> Option<Tls> {
         protected_file(reader, TLS_CERT),
         secret_file(reader, TLS_KEY),
     );
-    let server_name = reader.find(TLS_SERVER_NAME, &name());
+    let server_name = reader.find(TLS_SERVER_NAME, &text("a name"));
     let is_set = [TLS_CA, TLS_CERT, TLS_KEY, TLS_SERVER_NAME].map(|key| reader.is_set(key.name));
     if !is_on {
         for key in [TLS_CA, TLS_CERT, TLS_KEY, TLS_SERVER_NAME] {
@@ -353,12 +353,6 @@ fn key_prefix() -> ValueType<String> {
     })
 }
 
-fn name() -> ValueType<String> {
-    let schema = json!({ "type": "string", "minLength": 1 });
-    ValueType::new("a name", schema, |name| {
-        (!name.is_empty()).then(|| name.to_owned())
-    })
-}
 fn join_addresses(addresses: &[Address]) -> String {
     let addresses: Vec<_> = addresses.iter().map(Address::to_string).collect();
     addresses.join(", ")

@@ -72,18 +72,12 @@ fn single_server(parts: UrlParts<'_>) -> Result<RedisConfig, String> {
         return Err(message.to_owned());
     }
     let address = address(parts.hosts, REDIS_PORT)?;
-    Ok(RedisConfig {
-        credentials: parts.login,
-        database: database(parts.path)?,
-        ..RedisConfig::at(StoreLocation::Server(address))
-    })
+    redis_config(parts.login, StoreLocation::Server(address), parts.path)
 }
 
 /// Parses a Sentinel URL. Its credentials are those of the servers; those of the Sentinels have
 /// their own settings.
 fn sentinel(parts: UrlParts<'_>) -> Result<RedisConfig, String> {
-    let hosts = parts.hosts.split(',');
-    let addresses = hosts.map(|host| address(host, SENTINEL_PORT));
     let (master, db) = parts.path.split_once('/').unwrap_or((parts.path, ""));
     if master.is_empty() {
         let message =
@@ -91,28 +85,19 @@ fn sentinel(parts: UrlParts<'_>) -> Result<RedisConfig, String> {
         return Err(message.to_owned());
     }
     let location = StoreLocation::Sentinel(Sentinel {
-        addresses: addresses.collect::<Result<_, _>>()?,
+        addresses: parts.addresses(SENTINEL_PORT)?,
         master: percent_decoded(master)?,
         credentials: Credentials::default(),
     });
-    Ok(RedisConfig {
-        credentials: parts.login,
-        database: database(db)?,
-        ..RedisConfig::at(location)
-    })
+    redis_config(parts.login, location, db)
 }
 
 /// Parses a RedLock URL. All servers have the same credentials and database number.
 fn redlock(parts: UrlParts<'_>) -> Result<StoreSettings, String> {
-    let hosts = parts.hosts.split(',');
-    let addresses = hosts.map(|host| address(host, REDIS_PORT));
-    let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
+    let addresses = parts.addresses(REDIS_PORT)?;
     redlock::check_addresses(&addresses)?;
-    let common = RedisConfig {
-        credentials: parts.login,
-        database: database(parts.path)?,
-        ..RedisConfig::at(StoreLocation::Server(addresses[0].clone()))
-    };
+    let location = StoreLocation::Server(addresses[0].clone());
+    let common = redis_config(parts.login, location, parts.path)?;
     Ok(StoreSettings::Redlock {
         common: Box::new(common),
         addresses,
@@ -126,11 +111,25 @@ fn cluster(parts: UrlParts<'_>) -> Result<RedisConfig, String> {
             "a cluster has only database 0: redis-cluster://host:port,host:port".to_owned(),
         );
     }
-    let hosts = parts.hosts.split(',');
-    let addresses = hosts.map(|host| address(host, REDIS_PORT));
-    let location = StoreLocation::Cluster(addresses.collect::<Result<_, _>>()?);
+    let location = StoreLocation::Cluster(parts.addresses(REDIS_PORT)?);
+    redis_config(parts.login, location, "")
+}
+
+impl UrlParts<'_> {
+    fn addresses(&self, default_port: u16) -> Result<Vec<Address>, String> {
+        let hosts = self.hosts.split(',');
+        hosts.map(|host| address(host, default_port)).collect()
+    }
+}
+
+fn redis_config(
+    credentials: Credentials,
+    location: StoreLocation,
+    database_text: &str,
+) -> Result<RedisConfig, String> {
     Ok(RedisConfig {
-        credentials: parts.login,
+        credentials,
+        database: database(database_text)?,
         ..RedisConfig::at(location)
     })
 }
