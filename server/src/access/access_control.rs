@@ -18,7 +18,7 @@ use super::{
     auth_limits::AuthLimits,
     certificate::{Certificate, CertificateNameError, sleep_until_system_time},
     denials::{Denial, DenialLog},
-    jwt::{self, Jwt},
+    jwt::Jwt,
     policy::{Policy, Verb},
     tokens::{TokenDigest, Tokens},
 };
@@ -181,53 +181,50 @@ impl AccessControl {
     /// If the credential is missing or invalid, or its address exceeds a rate limit.
     pub fn authenticate(&self, credentials: PresentedCredentials<'_>) -> Result<Caller, AuthError> {
         let rules = Arc::clone(&self.rules.borrow());
-        let new_caller = |name: Arc<str>, proof| Caller {
+        let caller = self.identify(&rules, credentials);
+        caller.map_err(|error| self.record_failure(credentials.address, error))
+    }
+
+    fn identify(
+        &self,
+        rules: &AccessRules,
+        credentials: PresentedCredentials<'_>,
+    ) -> Result<Caller, AuthError> {
+        let new_caller = |name: Arc<str>, expires, proof| Caller {
             name,
-            expires: None,
+            expires,
             proof,
         };
         if !rules.requires_authentication {
-            return Ok(new_caller(Arc::default(), Proof::None));
+            return Ok(new_caller(Arc::default(), None, Proof::None));
         }
         let Some(token) = credentials.bearer else {
-            let certificate = credentials
-                .certificate
-                .filter(|certificate| certificate.is_valid());
-            return match certificate.map(|certificate| (certificate, certificate.name())) {
-                Some((certificate, Ok(name))) => Ok(Caller {
-                    name: Arc::clone(name),
-                    expires: Some(certificate.expires()),
-                    proof: Proof::Certificate(certificate.clone()),
-                }),
-                Some((_, Err(reason))) => {
-                    Err(self.record_failure(credentials.address, AuthError::NoCallerName(reason)))
-                }
-                None => Err(self.record_failure(credentials.address, AuthError::InvalidCredential)),
-            };
+            let certificate = credentials.certificate;
+            let certificate = certificate
+                .filter(|certificate| certificate.is_valid())
+                .ok_or(AuthError::InvalidCredential)?;
+            let name = certificate.name().map_err(AuthError::NoCallerName)?;
+            let proof = Proof::Certificate(certificate.clone());
+            return Ok(new_caller(
+                Arc::clone(name),
+                Some(certificate.expires()),
+                proof,
+            ));
         };
         if let Some((name, digest)) = rules.tokens.caller(token) {
-            return Ok(new_caller(
-                format!("{TOKEN_NAME_PREFIX}{name}").into(),
-                Proof::Token(digest),
-            ));
+            let name = format!("{TOKEN_NAME_PREFIX}{name}");
+            return Ok(new_caller(name.into(), None, Proof::Token(digest)));
         }
-        let Some(jwt) = &rules.jwt else {
-            return Err(self.record_failure(credentials.address, AuthError::InvalidCredential));
-        };
+        let jwt = rules.jwt.as_ref().ok_or(AuthError::InvalidCredential)?;
         let may_verify = |address| self.limits.may_verify_signature(address);
         let verified = jwt.claims(token, || credentials.address.is_none_or(may_verify));
-        let jwt::VerifiedToken {
-            subject,
-            expires,
-            key,
-        } = verified.ok_or_else(|| {
-            self.record_failure(credentials.address, AuthError::InvalidCredential)
-        })?;
-        Ok(Caller {
-            name: format!("jwt:{subject}").into(),
-            expires: Some(expires),
-            proof: Proof::Signed(key),
-        })
+        let verified = verified.ok_or(AuthError::InvalidCredential)?;
+        let name = format!("jwt:{}", verified.subject);
+        Ok(new_caller(
+            name.into(),
+            Some(verified.expires),
+            Proof::Signed(verified.key),
+        ))
     }
 
     /// Returns true if the caller's credential is still valid.
