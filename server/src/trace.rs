@@ -56,21 +56,13 @@ pub struct LinkedSpan {
 
 /// Trace context of a caller: its span, and the state of its tracing systems.
 #[derive(Debug)]
-pub struct RemoteParent {
-    parent: TraceParent,
-    state: TraceState,
-}
+pub struct RemoteParent(SpanContext);
 
 impl RemoteParent {
     /// Creates the trace context of a caller. `state` is the W3C header `tracestate`.
     pub fn new(parent: TraceParent, state: Option<&str>) -> Self {
         let state = state.and_then(|state| state.parse().ok());
-        let state = state.unwrap_or_default();
-        Self { parent, state }
-    }
-
-    fn context(self) -> SpanContext {
-        context_of(self.parent, self.state)
+        Self(context_of(parent, state.unwrap_or_default()))
     }
 }
 
@@ -112,7 +104,7 @@ impl Tracing {
         }
         let root = Context::new().with_value(self.clone());
         let parent = match caller {
-            Some(caller) => root.with_remote_span_context(caller.context()),
+            Some(caller) => root.with_remote_span_context(caller.0),
             None => root,
         };
         inner.begin(SpanBuilder::from_name(name), SpanKind::Server, &parent)
