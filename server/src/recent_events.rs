@@ -98,6 +98,16 @@ pub struct RecentEvents {
 }
 
 impl LeaseEndReason {
+    /// All reasons, in the order of their declaration.
+    pub const ALL: [Self; 6] = [
+        Self::Released,
+        Self::Expired,
+        Self::Revoked,
+        Self::StoreLost,
+        Self::MaxHold,
+        Self::CredentialExpired,
+    ];
+
     /// Returns the name of the reason in logs and metrics.
     #[must_use]
     pub fn name(self) -> &'static str {

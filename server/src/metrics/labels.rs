@@ -1,9 +1,6 @@
 //! Label values of all metrics, except namespaces and methods.
 
-use crate::{
-    lock::{Bound, LockError, Mode, QuotaExceeded},
-    recent_events::LeaseEndReason,
-};
+use crate::lock::{Bound, LockError, Mode, QuotaExceeded};
 
 pub(super) type Labels = Vec<(&'static str, String)>;
 
@@ -28,15 +25,6 @@ pub(super) const CANCELLED: usize = 4;
 pub(super) const INVALID: usize = 6;
 pub(super) const DENIED: usize = 7;
 const REJECTED: usize = 10;
-
-pub(super) const REASONS: [&str; 6] = [
-    "released",
-    "expired",
-    "revoked",
-    "store_lost",
-    "max_hold",
-    "credential_expired",
-];
 
 pub(super) const RESULTS: [&str; 4] = ["live", "stale", "unknown", "failed"];
 pub(super) const QUOTAS: [&str; 12] = [
@@ -162,18 +150,6 @@ pub(super) fn outcome(error: &LockError) -> usize {
         | LockError::TooManyLocks
         | LockError::Unsupported(_)
         | LockError::Internal => REJECTED,
-    }
-}
-
-/// Returns an index into [`REASONS`].
-pub(super) fn reason(reason: LeaseEndReason) -> usize {
-    match reason {
-        LeaseEndReason::Released => 0,
-        LeaseEndReason::Expired => 1,
-        LeaseEndReason::Revoked => 2,
-        LeaseEndReason::StoreLost => 3,
-        LeaseEndReason::MaxHold => 4,
-        LeaseEndReason::CredentialExpired => 5,
     }
 }
 

@@ -16,9 +16,9 @@ use tokio::time::Instant;
 
 use super::{
     Counters, Histograms, Registrar, buckets,
-    labels::{self, Labels, MODES, OUTCOMES, REASONS},
+    labels::{Labels, MODES, OUTCOMES},
 };
-use crate::recent_events::LeaseEnd;
+use crate::recent_events::{LeaseEnd, LeaseEndReason};
 
 /// Maximum number of namespaces counted by name because of requests: the first ones of authorized
 /// acquires.
@@ -52,7 +52,7 @@ pub(super) struct Namespace {
     name: String,
     families: Arc<Families>,
     acquires: [[OnceLock<(Counter, Histogram)>; OUTCOMES.len()]; MODES.len()],
-    ends: [OnceLock<(Counter, Histogram)>; REASONS.len()],
+    ends: [OnceLock<(Counter, Histogram)>; LeaseEndReason::ALL.len()],
     slack: OnceLock<Histogram>,
     leases: [OnceLock<Gauge>; MODES.len()],
     waiters: [OnceLock<Gauge>; MODES.len()],
@@ -146,8 +146,8 @@ impl Namespace {
             waiting: Mutex::default(),
         };
         // Prometheus detects an increase only in a series that existed before.
-        for reason in REASONS {
-            let labels = namespace.labels(&[("reason", reason)]);
+        for reason in LeaseEndReason::ALL {
+            let labels = namespace.labels(&[("reason", reason.name())]);
             drop(families.ends.get_or_create(&labels));
         }
         namespace
@@ -172,9 +172,8 @@ impl Namespace {
     }
 
     pub(super) fn ended(&self, end: &LeaseEnd) {
-        let reason = labels::reason(end.reason);
-        let (counter, hold) = self.ends[reason].get_or_init(|| {
-            let labels = self.labels(&[("reason", REASONS[reason])]);
+        let (counter, hold) = self.ends[end.reason as usize].get_or_init(|| {
+            let labels = self.labels(&[("reason", end.reason.name())]);
             let counter = self.families.ends.get_or_create_owned(&labels);
             (counter, self.families.holds.get_or_create_owned(&labels))
         });
