@@ -1,5 +1,5 @@
-//! Prometheus metrics. Counters are resolved once, so that recording a call costs a few atomic
-//! additions. [`Metrics::off`] records nothing.
+//! Prometheus metrics. Counters of calls are resolved once, so that recording a call costs a few
+//! atomic additions. [`Metrics::off`] records nothing.
 
 mod acquires;
 mod calls;
@@ -10,11 +10,11 @@ mod process;
 mod status;
 mod store;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc};
 
 use prometheus_client::{
     encoding::text::encode,
-    metrics::{counter::Counter, family::Family, histogram::Histogram},
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::{Metric, Registry, Unit},
 };
 
@@ -22,16 +22,23 @@ pub use self::{
     acquires::{AcquireTimer, WaitingGauge},
     calls::{CallInProgress, Calls, Kind, Method},
     labels::{File, Listener, RejectionReason},
-    leases::{HeldLockGauge, RenewalSlack},
-    status::{BrokerStatus, OpenConnection},
+    leases::RenewalSlack,
+    status::BrokerStatus,
     store::InstrumentedStore,
 };
-use self::{calls::GrpcFamilies, labels::Labels, namespaces::Namespaces, status::StatusGauges};
+use self::{
+    calls::GrpcFamilies,
+    labels::{Label, Labels},
+    namespaces::Namespaces,
+    status::StatusGauges,
+};
 use crate::{lock::LockError, recent_events::LeaseEnd, store::Assumption};
 
 /// Histograms by label, with the function that creates them.
 type Histograms = Family<Labels, Histogram, fn() -> Histogram>;
 type Counters = Family<Labels, Counter>;
+/// Counters by a label with few values.
+type LabelCounters = Family<[Label; 1], Counter>;
 
 /// Metrics of a broker. Cheap to clone.
 #[derive(Clone, Default)]
@@ -42,13 +49,17 @@ struct Inner {
     namespaces: Namespaces,
     uncontended: Histogram,
     handover: Histogram,
-    checks: Counters,
-    quotas: Counters,
-    credentials: Counters,
+    checks: LabelCounters,
+    quotas: LabelCounters,
+    credentials: LabelCounters,
     store: store::Families,
     gauges: StatusGauges,
     grpc: GrpcFamilies,
 }
+
+/// Entry of a gauge, removed when dropped.
+#[derive(Debug)]
+pub struct GaugeEntry(Gauge);
 
 /// Registrar of metric families.
 struct Registrar<'a>(&'a mut Registry);
@@ -89,25 +100,23 @@ impl Metrics {
     /// Records the result of a fencing token check.
     pub fn token_checked(&self, result: Result<&u64, &LockError>) {
         if let Some(inner) = &self.0 {
-            let result = labels::checked(result);
-            let label = vec![("result", result.to_owned())];
-            inner.checks.get_or_create(&label).inc();
+            let label = ("result", labels::checked(result));
+            inner.checks.get_or_create(&[label]).inc();
         }
     }
 
     /// Counts a call that a quota rejected. Other errors are ignored.
     pub fn over_quota(&self, error: &LockError) {
         if let (Some(inner), Some(quota)) = (&self.0, labels::quota(error)) {
-            let label = vec![("quota", quota.to_owned())];
-            inner.quotas.get_or_create(&label).inc();
+            inner.quotas.get_or_create(&[("quota", quota)]).inc();
         }
     }
 
     /// Counts a request that access control rejected.
     pub fn request_rejected(&self, reason: RejectionReason) {
         if let Some(inner) = &self.0 {
-            let label = vec![("reason", reason.name().to_owned())];
-            inner.credentials.get_or_create(&label).inc();
+            let label = ("reason", reason.name());
+            inner.credentials.get_or_create(&[label]).inc();
         }
     }
 
@@ -132,26 +141,6 @@ impl Metrics {
         }
     }
 
-    /// Records whether a file was reloaded successfully.
-    pub fn reloaded(&self, file: File, is_good: bool) {
-        if let Some(inner) = &self.0 {
-            inner.gauges.reloaded(file, is_good);
-        }
-    }
-
-    /// Sets the expiry of the certificate in use, in seconds since 1970.
-    pub fn certificate_ends(&self, expires_at: i64) {
-        if let Some(inner) = &self.0 {
-            inner.gauges.certificate_ends(expires_at);
-        }
-    }
-
-    /// Counts an open connection of a listener, or a rejected one if `is_allowed` is false.
-    pub fn connected(&self, listener: Listener, is_allowed: bool) -> Option<OpenConnection> {
-        let inner = self.0.as_ref()?;
-        inner.gauges.connected(listener, is_allowed)
-    }
-
     /// Returns all metrics as text, including the status of the broker. Returns `None` if metrics
     /// are off.
     #[must_use]
@@ -172,27 +161,18 @@ impl Inner {
         let mut registrar = Registrar(registry.sub_registry_with_prefix("leasehold"));
         let uncontended = Histogram::new(buckets::UNCONTENDED);
         let help = "Time from an acquire for one lock to its grant, for calls that did not wait";
-        registrar.seconds("acquire_uncontended", help, uncontended.clone());
+        registrar.seconds("acquire_uncontended", help, &uncontended);
         let handover = Histogram::new(buckets::HANDOVER);
         let help =
             "Time from the arrival of a waiter's grant at the broker to the response to the waiter";
-        registrar.seconds("grant_handover", help, handover.clone());
-        let checks = Counters::default();
+        registrar.seconds("grant_handover", help, &handover);
         let help = "Fencing tokens checked by CheckFencingToken, by result";
-        registrar.plain("fencing_checks", help, checks.clone());
-        create_series(&checks, "result", &labels::RESULTS);
-        let quotas = Counters::default();
+        let checks = registrar.counters("fencing_checks", help, "result", &labels::RESULTS);
         let help = "Acquires, lease streams, watches and live pages rejected by a quota";
-        registrar.plain("quota_refusals", help, quotas.clone());
-        create_series(&quotas, "quota", &labels::QUOTAS);
-        let credentials = Counters::default();
+        let quotas = registrar.counters("quota_refusals", help, "quota", &labels::QUOTAS);
         let help = "Requests rejected by access control, by reason";
-        registrar.plain("access_refusals", help, credentials.clone());
-        create_series(
-            &credentials,
-            "reason",
-            &RejectionReason::ALL.map(RejectionReason::name),
-        );
+        let reasons = RejectionReason::ALL.map(RejectionReason::name);
+        let credentials = registrar.counters("access_refusals", help, "reason", &reasons);
         let namespaces = Namespaces::new(&mut registrar);
         let store = store::Families::new(&mut registrar);
         let gauges = StatusGauges::new(&mut registrar);
@@ -214,18 +194,49 @@ impl Inner {
 }
 
 impl Registrar<'_> {
-    fn plain(&mut self, name: &str, help: &str, metric: impl Metric) {
-        self.0.register(name, help, metric);
+    fn plain(&mut self, name: &str, help: &str, metric: &(impl Metric + Clone)) {
+        self.0.register(name, help, metric.clone());
+    }
+
+    /// Registers counters by a label, and creates their series with the value 0. Prometheus detects
+    /// an increase only in a series that existed before.
+    fn counters(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &'static str,
+        values: &[&'static str],
+    ) -> LabelCounters {
+        let counters = LabelCounters::default();
+        self.plain(name, help, &counters);
+        for value in values {
+            drop(counters.get_or_create(&[(label, *value)]));
+        }
+        counters
     }
 
     /// Registers a metric whose name ends with its unit.
-    fn seconds(&mut self, name: &str, help: &str, metric: impl Metric) {
-        self.0.register_with_unit(name, help, Unit::Seconds, metric);
+    fn seconds(&mut self, name: &str, help: &str, metric: &(impl Metric + Clone)) {
+        let registry = &mut self.0;
+        registry.register_with_unit(name, help, Unit::Seconds, metric.clone());
     }
 
-    fn ratio(&mut self, name: &str, help: &str, metric: impl Metric) {
+    fn ratio(&mut self, name: &str, help: &str, metric: &(impl Metric + Clone)) {
         let unit = Unit::Other("ratio".to_owned());
-        self.0.register_with_unit(name, help, unit, metric);
+        self.0.register_with_unit(name, help, unit, metric.clone());
+    }
+}
+
+impl GaugeEntry {
+    fn new(gauge: &Gauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for GaugeEntry {
+    fn drop(&mut self) {
+        self.0.dec();
     }
 }
 
@@ -233,18 +244,6 @@ impl fmt::Debug for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Metrics").field(&self.is_on()).finish()
     }
-}
-
-/// Creates series with the value 0. Prometheus detects an increase only in a series that existed
-/// before.
-fn create_series(counters: &Counters, label: &'static str, values: &[&str]) {
-    for value in values {
-        drop(counters.get_or_create(&vec![(label, (*value).to_owned())]));
-    }
-}
-
-fn seconds(time: Duration) -> f64 {
-    time.as_secs_f64()
 }
 
 mod buckets {

@@ -21,7 +21,7 @@ pub use self::shared_quota::{SharedQuota, SharedQuotaPermit};
 use self::{detached::DetachedLeases, waiting_calls::WaitingCalls};
 use crate::{
     lock::{AcquireCall, LeaseId, LockError, LockKey, QuotaExceeded, RequestHash},
-    metrics::HeldLockGauge,
+    metrics::GaugeEntry,
     rate_limit::{KeyedRateLimiter, RateLimit},
     time::millis,
 };
@@ -95,7 +95,7 @@ pub struct QuotaPermit {
     /// Request that waits for the lock; `None` once the lock is held.
     waiting_request: Option<RequestHash>,
     /// Entry in the metric of held locks, once the lock is held.
-    held_gauge: Option<HeldLockGauge>,
+    held_gauge: Option<GaugeEntry>,
 }
 
 /// Permit of an acquire that waits for a reply of the store. Released when dropped.
@@ -250,7 +250,7 @@ impl QuotaPermit {
     }
 
     /// Marks the lock as held.
-    pub fn mark_held(&mut self, held: Option<HeldLockGauge>) {
+    pub fn mark_held(&mut self, held: Option<GaugeEntry>) {
         self.held_gauge = held;
         if let Some(request) = self.waiting_request.take() {
             let mut counts = self.counts.lock();

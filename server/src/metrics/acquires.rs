@@ -8,10 +8,9 @@ use std::sync::{
 use tokio::time::Instant;
 
 use super::{
-    Inner, Metrics,
+    GaugeEntry, Inner, Metrics,
     labels::{self, CANCELLED, DENIED, GRANTED, INVALID},
     namespaces::Namespace,
-    seconds,
 };
 use crate::lock::{AcquireCall, LockError, LockKey, Mode};
 
@@ -32,13 +31,11 @@ struct RunningAcquire {
     is_uncontended: AtomicBool,
 }
 
-/// Gauge entry of a waiting call, removed when dropped.
-pub struct WaitingGauge(Option<WaitingEntry>);
-
-struct WaitingEntry {
+/// Entry of a waiting call in the gauges of waits, removed when dropped.
+pub struct WaitingGauge {
     namespace: Arc<Namespace>,
-    mode: usize,
     number: (Instant, u64),
+    _waiters: GaugeEntry,
 }
 
 impl Metrics {
@@ -65,7 +62,7 @@ impl Metrics {
     pub fn acquire_rejected(&self, is_denied: bool) {
         if let Some(inner) = &self.0 {
             let outcome = if is_denied { DENIED } else { INVALID };
-            inner.namespaces.get("").acquired(None, outcome, None);
+            inner.namespaces.get("").rejected(outcome);
         }
     }
 }
@@ -73,43 +70,36 @@ impl Metrics {
 impl AcquireTimer {
     /// Counts the call as waiting until the result is dropped.
     #[must_use]
-    pub fn start_wait(&self, lock: &LockKey, mode: Mode) -> WaitingGauge {
-        WaitingGauge(self.0.as_ref().map(|running| {
-            running.is_uncontended.store(false, Ordering::Relaxed);
-            let namespace = running.metrics.namespaces.admit(lock.namespace());
-            let number = (Instant::now(), NEXT_NUMBER.fetch_add(1, Ordering::Relaxed));
-            let mode = labels::mode(mode);
-            namespace.waiters(mode).inc();
-            namespace.waiting.lock().insert(number);
-            WaitingEntry {
-                namespace,
-                mode,
-                number,
-            }
-        }))
+    pub fn start_wait(&self, lock: &LockKey, mode: Mode) -> Option<WaitingGauge> {
+        let running = self.0.as_ref()?;
+        running.is_uncontended.store(false, Ordering::Relaxed);
+        let namespace = running.metrics.namespaces.admit(lock.namespace());
+        let number = (Instant::now(), NEXT_NUMBER.fetch_add(1, Ordering::Relaxed));
+        namespace.waiting.lock().insert(number);
+        Some(WaitingGauge {
+            _waiters: GaugeEntry::new(namespace.waiters(labels::mode(mode))),
+            namespace,
+            number,
+        })
     }
 
     /// Records the time since the broker received the grant of a lock for which the call waited.
     pub fn handed_over(&self, notified_at: Instant) {
         if let Some(running) = &self.0 {
-            running
-                .metrics
-                .handover
-                .observe(seconds(notified_at.elapsed()));
+            let elapsed = notified_at.elapsed().as_secs_f64();
+            running.metrics.handover.observe(elapsed);
         }
     }
 
     /// Records that the call was granted.
     pub fn granted(&self) {
-        if let Some(running) = &self.0 {
-            let elapsed = seconds(running.started_at.elapsed());
-            if running.is_uncontended.load(Ordering::Relaxed) {
-                running.metrics.uncontended.observe(elapsed);
-            }
-            running
-                .namespace
-                .acquired(Some(running.mode), GRANTED, Some(elapsed));
+        if let Some(running) = &self.0
+            && running.is_uncontended.load(Ordering::Relaxed)
+        {
+            let elapsed = running.started_at.elapsed().as_secs_f64();
+            running.metrics.uncontended.observe(elapsed);
         }
+        self.end(GRANTED);
     }
 
     /// Records that the caller has cancelled the call.
@@ -124,24 +114,14 @@ impl AcquireTimer {
 
     fn end(&self, outcome: usize) {
         if let Some(running) = &self.0 {
-            let elapsed = seconds(running.started_at.elapsed());
-            running
-                .namespace
-                .acquired(Some(running.mode), outcome, Some(elapsed));
+            let elapsed = running.started_at.elapsed().as_secs_f64();
+            running.namespace.acquired(running.mode, outcome, elapsed);
         }
     }
 }
 
 impl Drop for WaitingGauge {
     fn drop(&mut self) {
-        if let Some(WaitingEntry {
-            namespace,
-            mode,
-            number,
-        }) = &self.0
-        {
-            namespace.waiters(*mode).dec();
-            namespace.waiting.lock().remove(number);
-        }
+        self.namespace.waiting.lock().remove(&self.number);
     }
 }

@@ -8,7 +8,7 @@ use std::{
 use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
 use tokio::time::Instant;
 
-use super::{Counters, Histograms, Metrics, Registrar, buckets, labels::Labels, seconds};
+use super::{Counters, Histograms, Metrics, Registrar, buckets, labels::Labels};
 
 /// Names of the gRPC status codes, in numerical order, as in go-grpc-prometheus.
 const CODES: [&str; 17] = [
@@ -87,11 +87,11 @@ impl GrpcFamilies {
             handling: Family::new_with_constructor(|| Histogram::new(buckets::CALL)),
         };
         let help = "Calls that have started";
-        registrar.plain("grpc_server_started", help, families.started.clone());
+        registrar.plain("grpc_server_started", help, &families.started);
         let help = "Calls that have ended, by status code";
-        registrar.plain("grpc_server_handled", help, families.handled.clone());
+        registrar.plain("grpc_server_handled", help, &families.handled);
         let help = "Time from the start of a call to its end, including waits";
-        registrar.seconds("grpc_server_handling", help, families.handling.clone());
+        registrar.seconds("grpc_server_handling", help, &families.handling);
         families
     }
 }
@@ -131,9 +131,8 @@ impl CallInProgress {
         if !std::mem::replace(&mut self.has_ended, true) {
             let code = code.filter(|code| *code < CODES.len()).unwrap_or(UNKNOWN);
             self.method.handled(code).inc();
-            self.method
-                .handling()
-                .observe(seconds(self.started_at.elapsed()));
+            let elapsed = self.started_at.elapsed().as_secs_f64();
+            self.method.handling().observe(elapsed);
         }
     }
 }

@@ -3,6 +3,8 @@
 use crate::lock::{Bound, LockError, Mode, QuotaExceeded};
 
 pub(super) type Labels = Vec<(&'static str, String)>;
+/// Name and value of a label with few values.
+pub(super) type Label = (&'static str, &'static str);
 
 pub(super) const MODES: [&str; 3] = ["exclusive", "shared", "semaphore"];
 

@@ -153,22 +153,21 @@ impl Namespace {
         namespace
     }
 
-    /// Records the outcome of an acquire, and its duration in seconds if it was started.
-    pub(super) fn acquired(&self, mode: Option<usize>, outcome: usize, seconds: Option<f64>) {
-        let Some(mode) = mode else {
-            let labels = self.labels(&[("mode", "unknown"), ("outcome", OUTCOMES[outcome])]);
-            self.families.acquires.get_or_create(&labels).inc();
-            return;
-        };
+    /// Counts an acquire that was rejected before it was started.
+    pub(super) fn rejected(&self, outcome: usize) {
+        let labels = self.labels(&[("mode", "unknown"), ("outcome", OUTCOMES[outcome])]);
+        self.families.acquires.get_or_create(&labels).inc();
+    }
+
+    /// Records the outcome of an acquire and its duration in seconds.
+    pub(super) fn acquired(&self, mode: usize, outcome: usize, seconds: f64) {
         let (counter, wait) = self.acquires[mode][outcome].get_or_init(|| {
             let labels = self.labels(&[("mode", MODES[mode]), ("outcome", OUTCOMES[outcome])]);
             let counter = self.families.acquires.get_or_create_owned(&labels);
             (counter, self.families.waits.get_or_create_owned(&labels))
         });
         counter.inc();
-        if let Some(seconds) = seconds {
-            wait.observe(seconds);
-        }
+        wait.observe(seconds);
     }
 
     pub(super) fn ended(&self, end: &LeaseEnd) {
@@ -225,23 +224,23 @@ impl Families {
             oldest: Family::default(),
         };
         let help = "Acquires and AcquireAlls, by outcome";
-        registrar.plain("acquires", help, families.acquires.clone());
+        registrar.plain("acquires", help, &families.acquires);
         let help = "Time from an acquire to its response, including the wait in the queue";
-        registrar.seconds("acquire_wait", help, families.waits.clone());
+        registrar.seconds("acquire_wait", help, &families.waits);
         let help = "Ended holds of leases on locks, by reason";
-        registrar.plain("lease_ends", help, families.ends.clone());
+        registrar.plain("lease_ends", help, &families.ends);
         let help = "Time from a grant to the end of the hold";
-        registrar.seconds("lease_hold", help, families.holds.clone());
+        registrar.seconds("lease_hold", help, &families.holds);
         let help =
             "Share of the validity that is left when a heartbeat for a lease on a stream arrives";
-        registrar.ratio("lease_renewal_slack", help, families.slack.clone());
+        registrar.ratio("lease_renewal_slack", help, &families.slack);
         let help = "Locks held by leases on streams of this broker, and by unary leases that it \
             has granted and that have not expired";
-        registrar.plain("leases", help, families.leases.clone());
+        registrar.plain("leases", help, &families.leases);
         let help = "Calls in queues at this broker";
-        registrar.plain("waiters", help, families.waiters.clone());
+        registrar.plain("waiters", help, &families.waiters);
         let help = "Longest time that a call has waited in a queue at this broker";
-        registrar.seconds("queue_oldest", help, families.oldest.clone());
+        registrar.seconds("queue_oldest", help, &families.oldest);
         families
     }
 }

@@ -8,8 +8,8 @@ use std::{
 use prometheus_client::metrics::{family::Family, gauge::Gauge, info::Info};
 
 use super::{
-    Counters, Registrar,
-    labels::{File, Labels, Listener},
+    GaugeEntry, LabelCounters, Metrics, Registrar,
+    labels::{File, Label, Listener},
 };
 use crate::time::unix_time;
 
@@ -31,21 +31,18 @@ pub struct BrokerStatus {
     pub watch_streams: usize,
 }
 
-/// Gauge entry of an open connection, removed when dropped.
-#[derive(Debug)]
-pub struct OpenConnection(Gauge);
-
+type Gauges<G = Gauge> = Family<[Label; 1], G>;
 type Time = Gauge<f64, AtomicU64>;
 
 pub(super) struct StatusGauges {
     store_up: Gauge,
     draining: Gauge,
-    streams: Family<Labels, Gauge>,
-    connections: Family<Labels, Gauge>,
-    refused: Counters,
-    is_reloaded: Family<Labels, Gauge>,
-    reloaded_at: Family<Labels, Time>,
-    certificate: Family<Labels, Time>,
+    streams: Gauges,
+    connections: Gauges,
+    refused: LabelCounters,
+    is_reloaded: Gauges,
+    reloaded_at: Gauges<Time>,
+    certificate: Family<[Label; 0], Time>,
 }
 
 impl StatusGauges {
@@ -61,41 +58,31 @@ impl StatusGauges {
             certificate: Family::default(),
         };
         let help = "1 if the store can be used, otherwise 0";
-        registrar.plain("store_up", help, gauges.store_up.clone());
+        registrar.plain("store_up", help, &gauges.store_up);
         let help = "1 if clients are asked to reconnect to other brokers, otherwise 0";
-        registrar.plain("draining", help, gauges.draining.clone());
-        registrar.plain(
-            "streams",
-            "Open lease streams and watches, by kind",
-            gauges.streams.clone(),
-        );
+        registrar.plain("draining", help, &gauges.draining);
+        let help = "Open lease streams and watches, by kind";
+        registrar.plain("streams", help, &gauges.streams);
         let help = "Open connections, by listener";
-        registrar.plain("connections", help, gauges.connections.clone());
+        registrar.plain("connections", help, &gauges.connections);
         let help = "Connections rejected by a connection limit, by listener";
-        registrar.plain("connections_refused", help, gauges.refused.clone());
+        registrar.plain("connections_refused", help, &gauges.refused);
         let help = "1 if the version of the file that was read last is in use, otherwise 0";
-        registrar.plain(
-            "config_last_reload_successful",
-            help,
-            gauges.is_reloaded.clone(),
-        );
+        registrar.plain("config_last_reload_successful", help, &gauges.is_reloaded);
         let help = "Time at which the version of the file in use was read, in seconds since 1970";
         registrar.seconds(
             "config_last_reload_success_timestamp",
             help,
-            gauges.reloaded_at.clone(),
+            &gauges.reloaded_at,
         );
         let help = "Expiry of the broker's certificate, in seconds since 1970";
-        registrar.seconds(
-            "tls_cert_expiry_timestamp",
-            help,
-            gauges.certificate.clone(),
-        );
+        registrar.seconds("tls_cert_expiry_timestamp", help, &gauges.certificate);
         let build = Info::new(vec![
             ("version", env!("CARGO_PKG_VERSION")),
             ("revision", REVISION),
         ]);
-        registrar.plain("build", "Version and revision of the broker", build);
+        let help = "Version and revision of the broker";
+        registrar.0.register("build", help, build);
         gauges
     }
 
@@ -107,42 +94,44 @@ impl StatusGauges {
             ("watch", status.watch_streams),
         ];
         for (kind, count) in stream_counts {
-            let label = vec![("kind", kind.to_owned())];
             let count = i64::try_from(count).unwrap_or(i64::MAX);
-            self.streams.get_or_create(&label).set(count);
+            self.streams.get_or_create(&[("kind", kind)]).set(count);
         }
-    }
-
-    pub(super) fn reloaded(&self, file: File, is_good: bool) {
-        let label = vec![("file", file.name().to_owned())];
-        self.is_reloaded.get_or_create(&label).set(is_good.into());
-        if is_good {
-            let now = unix_time(SystemTime::now()).as_secs_f64();
-            self.reloaded_at.get_or_create(&label).set(now);
-        }
-    }
-
-    pub(super) fn certificate_ends(&self, expires_at: i64) {
-        let expires_at = Duration::from_secs(u64::try_from(expires_at).unwrap_or(0));
-        self.certificate
-            .get_or_create(&Vec::new())
-            .set(expires_at.as_secs_f64());
-    }
-
-    pub(super) fn connected(&self, listener: Listener, is_allowed: bool) -> Option<OpenConnection> {
-        let label = vec![("listener", listener.name().to_owned())];
-        if !is_allowed {
-            self.refused.get_or_create(&label).inc();
-            return None;
-        }
-        let gauge = self.connections.get_or_create_owned(&label);
-        gauge.inc();
-        Some(OpenConnection(gauge))
     }
 }
 
-impl Drop for OpenConnection {
-    fn drop(&mut self) {
-        self.0.dec();
+impl Metrics {
+    /// Records whether a file was reloaded successfully.
+    pub fn reloaded(&self, file: File, is_good: bool) {
+        let Some(inner) = &self.0 else {
+            return;
+        };
+        let label = [("file", file.name())];
+        let is_reloaded = inner.gauges.is_reloaded.get_or_create(&label);
+        is_reloaded.set(is_good.into());
+        if is_good {
+            let now = unix_time(SystemTime::now()).as_secs_f64();
+            inner.gauges.reloaded_at.get_or_create(&label).set(now);
+        }
+    }
+
+    /// Sets the expiry of the certificate in use, in seconds since 1970.
+    pub fn certificate_ends(&self, expires_at: i64) {
+        if let Some(inner) = &self.0 {
+            let expires_at = Duration::from_secs(u64::try_from(expires_at).unwrap_or(0));
+            let certificate = inner.gauges.certificate.get_or_create(&[]);
+            certificate.set(expires_at.as_secs_f64());
+        }
+    }
+
+    /// Counts an open connection of a listener, or a rejected one if `is_allowed` is false.
+    pub fn connected(&self, listener: Listener, is_allowed: bool) -> Option<GaugeEntry> {
+        let gauges = &self.0.as_ref()?.gauges;
+        let label = [("listener", listener.name())];
+        if !is_allowed {
+            gauges.refused.get_or_create(&label).inc();
+            return None;
+        }
+        Some(GaugeEntry::new(&gauges.connections.get_or_create(&label)))
     }
 }

@@ -1,12 +1,12 @@
 //! Instrumented store, which records the duration and the errors of each command.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
 use tokio::time::Instant;
 
-use super::{Counters, Histograms, Metrics, Registrar, buckets, seconds};
+use super::{LabelCounters, Metrics, Registrar, buckets, labels::Label};
 use crate::{
     lock::{
         AcquireCommand, Attachment, AttemptId, BrokerId, DeploymentKey, ExpectedAttachment,
@@ -19,38 +19,24 @@ use crate::{
     },
 };
 
-/// Operation of a store, with its label.
-#[derive(Debug, Clone, Copy)]
-enum Operation {
-    Acquire,
-    Renew,
-    Attach,
-    Release,
-    Cancel,
-    Touch,
-    SetLimit,
-    Revoke,
-    Get,
-    List,
-    Check,
-    Watch,
-}
+/// Durations of commands by operation.
+type Durations = Family<[Label; 1], Histogram, fn() -> Histogram>;
+/// Errors by operation and kind.
+type Errors = Family<[Label; 2], Counter>;
 
 pub(super) struct Families {
-    durations: Histograms,
-    errors: Counters,
+    durations: Durations,
+    errors: Errors,
     pub(super) failovers: Counter,
     pub(super) resyncs: Counter,
-    broken: Counters,
+    broken: LabelCounters,
 }
 
 /// Store wrapper that records metrics.
 pub struct InstrumentedStore {
     store: Arc<dyn Store>,
-    durations: Histograms,
-    errors: Counters,
-    /// Histogram of each operation, created by its first command.
-    created: [OnceLock<Histogram>; Operation::Watch as usize + 1],
+    durations: Durations,
+    errors: Errors,
 }
 
 impl Families {
@@ -63,16 +49,16 @@ impl Families {
             broken: Family::default(),
         };
         let help = "Time from a command to the store to its reply, by script";
-        registrar.seconds("store_request_duration", help, families.durations.clone());
+        registrar.seconds("store_request_duration", help, &families.durations);
         let help = "Commands that the store did not execute or did not reply to";
-        registrar.plain("store_errors", help, families.errors.clone());
+        registrar.plain("store_errors", help, &families.errors);
         let help = "Number of times that another server process, or the same one with other data, \
             took over the locks";
-        registrar.plain("store_failovers", help, families.failovers.clone());
+        registrar.plain("store_failovers", help, &families.failovers);
         let help = "Number of subscriptions to a server's messages, and of losses of such messages";
-        registrar.plain("store_resyncs", help, families.resyncs.clone());
+        registrar.plain("store_resyncs", help, &families.resyncs);
         let help = "Violations of an assumption of the guarantees by a server";
-        registrar.plain("store_broken_assumptions", help, families.broken.clone());
+        registrar.plain("store_broken_assumptions", help, &families.broken);
         // Prometheus detects an increase only in a series that existed before.
         for assumption in [Assumption::Clock, Assumption::NoEviction] {
             families.broken(assumption);
@@ -85,8 +71,7 @@ impl Families {
             Assumption::Clock => "clock",
             Assumption::NoEviction => "no_eviction",
         };
-        let label = vec![("assumption", name.to_owned())];
-        self.broken.get_or_create(&label).clone()
+        self.broken.get_or_create_owned(&[("assumption", name)])
     }
 }
 
@@ -101,7 +86,6 @@ impl Metrics {
             store,
             durations: inner.store.durations.clone(),
             errors: inner.store.errors.clone(),
-            created: Default::default(),
         })
     }
 }
@@ -109,38 +93,18 @@ impl Metrics {
 impl InstrumentedStore {
     async fn time<T>(
         &self,
-        operation: Operation,
+        operation: &'static str,
         command: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let started_at = Instant::now();
         let result = command.await;
-        let label = || ("op", operation.name().to_owned());
-        let create = || self.durations.get_or_create_owned(&vec![label()]);
-        let duration = self.created[operation as usize].get_or_init(create);
-        duration.observe(seconds(started_at.elapsed()));
+        let label = ("op", operation);
+        let duration = self.durations.get_or_create(&[label]);
+        duration.observe(started_at.elapsed().as_secs_f64());
         result.inspect_err(|error| {
-            let labels = vec![label(), ("kind", error_kind(error).to_owned())];
+            let labels = [label, ("kind", error_kind(error))];
             self.errors.get_or_create(&labels).inc();
         })
-    }
-}
-
-impl Operation {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Acquire => "acquire",
-            Self::Renew => "renew",
-            Self::Attach => "attach",
-            Self::Release => "release",
-            Self::Cancel => "cancel",
-            Self::Touch => "touch",
-            Self::SetLimit => "set_limit",
-            Self::Revoke => "revoke",
-            Self::Get => "get",
-            Self::List => "list",
-            Self::Check => "check",
-            Self::Watch => "watch",
-        }
     }
 }
 
@@ -159,8 +123,7 @@ fn error_kind(error: &StoreError) -> &'static str {
 #[async_trait]
 impl Store for InstrumentedStore {
     async fn acquire(&self, acquire: &AcquireCommand) -> Result<Acquired, StoreError> {
-        self.time(Operation::Acquire, self.store.acquire(acquire))
-            .await
+        self.time("acquire", self.store.acquire(acquire)).await
     }
 
     async fn renew(
@@ -168,8 +131,7 @@ impl Store for InstrumentedStore {
         lease: &LeaseRef,
         renewal: Renewal,
     ) -> Result<LeaseReply<Grant>, StoreError> {
-        self.time(Operation::Renew, self.store.renew(lease, renewal))
-            .await
+        self.time("renew", self.store.renew(lease, renewal)).await
     }
 
     async fn attach(
@@ -177,7 +139,7 @@ impl Store for InstrumentedStore {
         lease: &LeaseRef,
         attachment: Attachment,
     ) -> Result<LeaseReply<Grant>, StoreError> {
-        self.time(Operation::Attach, self.store.attach(lease, attachment))
+        self.time("attach", self.store.attach(lease, attachment))
             .await
     }
 
@@ -188,7 +150,7 @@ impl Store for InstrumentedStore {
         expected_attachment: ExpectedAttachment,
     ) -> Result<LeaseReply<Released>, StoreError> {
         self.time(
-            Operation::Release,
+            "release",
             self.store.release(lease, scope, expected_attachment),
         )
         .await
@@ -200,26 +162,25 @@ impl Store for InstrumentedStore {
         request: RequestHash,
         attempt: AttemptId,
     ) -> Result<Cancelled, StoreError> {
-        self.time(Operation::Cancel, self.store.cancel(lock, request, attempt))
+        self.time("cancel", self.store.cancel(lock, request, attempt))
             .await
     }
 
     async fn touch(&self, lock: &LockKey) -> Result<Touched, StoreError> {
-        self.time(Operation::Touch, self.store.touch(lock)).await
+        self.time("touch", self.store.touch(lock)).await
     }
 
     async fn set_limit(&self, lock: &LockKey, limit: Option<u32>) -> Result<LimitSet, StoreError> {
-        self.time(Operation::SetLimit, self.store.set_limit(lock, limit))
+        self.time("set_limit", self.store.set_limit(lock, limit))
             .await
     }
 
     async fn revoke(&self, command: &RevokeCommand) -> Result<LeaseReply<Revoked>, StoreError> {
-        self.time(Operation::Revoke, self.store.revoke(command))
-            .await
+        self.time("revoke", self.store.revoke(command)).await
     }
 
     async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, StoreError> {
-        self.time(Operation::Get, self.store.get(lock)).await
+        self.time("get", self.store.get(lock)).await
     }
 
     async fn list(
@@ -228,17 +189,16 @@ impl Store for InstrumentedStore {
         cursor: Option<&Cursor>,
         max_count: usize,
     ) -> Result<Listed, StoreError> {
-        self.time(Operation::List, self.store.list(filter, cursor, max_count))
+        self.time("list", self.store.list(filter, cursor, max_count))
             .await
     }
 
     async fn check(&self, lock: &LockKey, token: FencingToken) -> Result<Checked, StoreError> {
-        self.time(Operation::Check, self.store.check(lock, token))
-            .await
+        self.time("check", self.store.check(lock, token)).await
     }
 
     async fn watch(&self) -> Result<(), StoreError> {
-        self.time(Operation::Watch, self.store.watch()).await
+        self.time("watch", self.store.watch()).await
     }
 
     fn broker(&self) -> BrokerId {

@@ -21,7 +21,7 @@ use tokio::{
 use super::control::Control;
 use crate::{
     address::AddressBlock,
-    metrics::{Listener, Metrics, OpenConnection},
+    metrics::{GaugeEntry, Listener, Metrics},
 };
 
 /// Maximum number of concurrent TLS handshakes of one address. Further ones wait.
@@ -95,7 +95,7 @@ pub(super) struct ConnectionPermit {
     ticket: Arc<Ticket>,
     handshakes: Arc<Semaphore>,
     identity: Option<Arc<str>>,
-    open_gauge: Option<OpenConnection>,
+    open_gauge: Option<GaugeEntry>,
 }
 
 /// State of a connection that the limiter and the connection share.

@@ -156,7 +156,7 @@ impl LockAcquisition<'_> {
                 AcquireStep::Granted(grant) => return Ok(Some(grant)),
                 AcquireStep::Queued => {
                     let AcquireCommand { lock, mode, .. } = &self.acquire;
-                    wait_timer.get_or_insert_with(|| self.timer.start_wait(lock, *mode));
+                    wait_timer = wait_timer.or_else(|| self.timer.start_wait(lock, *mode));
                 }
                 // The call was queued before. The next touch signals it to send `acquire` again.
                 AcquireStep::Rejected(LockError::StoreUnavailable | LockError::StoreFull)
