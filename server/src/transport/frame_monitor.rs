@@ -140,27 +140,22 @@ impl FrameMonitor {
         if matches!(self.protocol, DetectedProtocol::Http1) {
             return Ok(());
         }
-        while let Some(FrameHeader {
-            kind,
-            flags,
-            length,
-            stream,
-        }) = self.read.next(&mut bytes)
-        {
+        while let Some(frame) = self.read.next(&mut bytes) {
             self.has_started = true;
             if let Some(calls) = &mut self.calls {
-                calls.read(kind, stream);
+                calls.read(&frame);
             }
-            let is_ack = flags & ACK != 0;
-            if kind == DATA {
-                self.received.bytes += memory_of_data(length);
+            let is_ack = frame.flags & ACK != 0;
+            let is_last = frame.flags & END_STREAM != 0;
+            if frame.kind == DATA {
+                self.received.bytes += memory_of_data(frame.length);
             }
-            match kind {
+            match frame.kind {
                 HEADERS => {
                     self.received.header_count += 1;
                     self.add_allowance();
                 }
-                DATA if length >= MESSAGE_PREFIX_BYTES || flags & END_STREAM != 0 => {}
+                DATA if frame.length >= MESSAGE_PREFIX_BYTES || is_last => {}
                 // h2 limits these.
                 CONTINUATION => {}
                 PING if is_ack && self.unacknowledged_pings > 0 => self.unacknowledged_pings -= 1,
@@ -178,20 +173,15 @@ impl FrameMonitor {
         if matches!(self.protocol, DetectedProtocol::Http1) {
             return;
         }
-        while let Some(FrameHeader {
-            kind,
-            flags,
-            stream,
-            ..
-        }) = self.written.next(&mut bytes)
-        {
+        while let Some(frame) = self.written.next(&mut bytes) {
             if let Some(calls) = &mut self.calls {
-                calls.written(kind, flags, stream);
+                calls.written(&frame);
             }
-            match kind {
+            let is_ack = frame.flags & ACK != 0;
+            match frame.kind {
                 DATA | HEADERS => self.add_allowance(),
-                PING if flags & ACK == 0 => self.unacknowledged_pings += 1,
-                SETTINGS if flags & ACK == 0 => self.unacknowledged_settings += 1,
+                PING if !is_ack => self.unacknowledged_pings += 1,
+                SETTINGS if !is_ack => self.unacknowledged_settings += 1,
                 _ => {}
             }
         }
@@ -240,19 +230,19 @@ impl FrameMonitor {
 }
 
 impl Calls {
-    fn read(&mut self, kind: u8, stream: u32) {
-        if kind == HEADERS && stream > self.newest {
-            self.newest = stream;
-            self.open.insert(stream);
-        } else if kind == RST_STREAM {
-            self.open.remove(&stream);
+    fn read(&mut self, frame: &FrameHeader) {
+        if frame.kind == HEADERS && frame.stream > self.newest {
+            self.newest = frame.stream;
+            self.open.insert(frame.stream);
+        } else if frame.kind == RST_STREAM {
+            self.open.remove(&frame.stream);
         }
     }
 
-    fn written(&mut self, kind: u8, flags: u8, stream: u32) {
-        let is_last = matches!(kind, DATA | HEADERS) && flags & END_STREAM != 0;
-        if is_last || kind == RST_STREAM {
-            self.open.remove(&stream);
+    fn written(&mut self, frame: &FrameHeader) {
+        let is_last = matches!(frame.kind, DATA | HEADERS) && frame.flags & END_STREAM != 0;
+        if is_last || frame.kind == RST_STREAM {
+            self.open.remove(&frame.stream);
         }
     }
 }

@@ -76,7 +76,8 @@ impl ReadPermit {
     /// Waits for the turn, and keeps it until it is released.
     pub(super) fn poll_acquire(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Phase::None = self.phase {
-            let waiting = Waiting::begin(&self.permits.0);
+            self.permits.0.waiting.fetch_add(1, Relaxed);
+            let waiting = Waiting(Arc::clone(&self.permits.0));
             let permit = Arc::clone(&self.permits.0.free).acquire_owned();
             let permit = permit.map(|permit| {
                 drop(waiting);
@@ -105,13 +106,6 @@ impl ReadPermit {
     /// Returns true if a connection waits for a turn of the same purpose.
     pub(super) fn is_awaited(&self) -> bool {
         self.permits.0.waiting.load(Relaxed) > 0
-    }
-}
-
-impl Waiting {
-    fn begin(shared: &Arc<Shared>) -> Self {
-        shared.waiting.fetch_add(1, Relaxed);
-        Self(Arc::clone(shared))
     }
 }
 

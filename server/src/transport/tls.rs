@@ -100,14 +100,11 @@ impl Handshake {
         };
         let certificate = Certificate::read(chain);
         let certificate = certificate.ok_or_else(|| io::Error::other("unreadable certificate"))?;
-        let ended = until_invalid(certificate.clone(), self.authorities).boxed();
-        Ok((
-            tls,
-            Some(VerifiedClient {
-                certificate,
-                until_invalid: ended,
-            }),
-        ))
+        let client = VerifiedClient {
+            until_invalid: until_invalid(certificate.clone(), self.authorities).boxed(),
+            certificate,
+        };
+        Ok((tls, Some(client)))
     }
 }
 
@@ -220,18 +217,16 @@ impl Tls {
     /// # Errors
     /// If a file is not usable; the error names the file and the cause.
     pub fn load(files: TlsFiles, metrics: Metrics) -> Result<Self, String> {
-        let seen = files.fingerprints();
-        let LoadedConfig {
-            config,
-            authorities,
-        } = files.load()?;
+        let fingerprints = files.fingerprints();
+        let loaded = files.load()?;
+        let config = loaded.config;
         let tls = Self {
             files,
             current: Mutex::new(CurrentConfig {
                 config,
-                fingerprints: seen,
+                fingerprints,
             }),
-            authorities: watch::Sender::new(authorities),
+            authorities: watch::Sender::new(loaded.authorities),
             metrics,
         };
         tls.publish(true);
@@ -239,9 +234,13 @@ impl Tls {
         Ok(tls)
     }
 
+    /// Returns the broker's own certificate, if the file contains one.
+    fn own_certificate(&self) -> Option<CertificateDer<'static>> {
+        certificates(&self.files.cert).ok()?.into_iter().next()
+    }
+
     fn warn_of_slow_handshakes(&self) {
-        let certificates = certificates(&self.files.cert).unwrap_or_default();
-        let bits = certificates.first().and_then(rsa_bits);
+        let bits = self.own_certificate().as_ref().and_then(rsa_bits);
         if let Some(bits) = bits.filter(|bits| *bits > RSA_BITS_MAX) {
             let file = self.files.cert.display();
             tracing::warn!(%file, bits, "the RSA key makes TLS handshakes slow: use a P-256 key");
@@ -259,10 +258,10 @@ impl Tls {
     /// Reports to the metrics whether the files were usable, and when the certificate expires.
     fn publish(&self, is_valid: bool) {
         self.metrics.reloaded(File::Certificate, is_valid);
-        let first = certificates(&self.files.cert).ok();
-        let first = first.and_then(|all| all.into_iter().next());
-        let parsed = first.as_ref().map(|first| parse_x509_certificate(first));
-        if let (true, Some(Ok((_, parsed)))) = (is_valid, parsed) {
+        if is_valid
+            && let Some(certificate) = self.own_certificate()
+            && let Ok((_, parsed)) = parse_x509_certificate(&certificate)
+        {
             let ends = parsed.validity().not_after.timestamp();
             self.metrics.certificate_ends(ends);
         }
@@ -317,11 +316,8 @@ fn rsa_bits(certificate: &CertificateDer<'_>) -> Option<usize> {
 
 /// Replaces the authorities if their certificates differ. Returns true if they do.
 fn replace_others(current: &mut Option<Authorities>, new: Option<Authorities>) -> bool {
-    let certificates = |authorities: &Option<Authorities>| {
-        let authorities = authorities.as_ref();
-        authorities.map(|authorities| authorities.certificates.clone())
-    };
-    let has_changed = certificates(current) != certificates(&new);
+    let certificates = |authorities: &Authorities| authorities.certificates.clone();
+    let has_changed = current.as_ref().map(certificates) != new.as_ref().map(certificates);
     if has_changed {
         *current = new;
     }
