@@ -50,7 +50,7 @@ use crate::{
         redlock::{self, RedlockStore},
     },
     trace::Tracing,
-    transport::{Acceptor, AllowedProtocol, ConnectionMetrics, Incoming, ListenerSettings, Tls},
+    transport::{Acceptor, AllowedProtocol, Incoming, ListenerSettings, Tls},
 };
 
 const READY_PROBE: Duration = Duration::from_millis(100);
@@ -146,10 +146,8 @@ async fn serve(
         tls: tls.clone(),
         protocol,
         limits: config.access.limits,
-        metrics: ConnectionMetrics {
-            metrics: config.metrics.clone(),
-            listener,
-        },
+        listener,
+        metrics: config.metrics.clone(),
         budget: Arc::clone(&budget),
     };
     let (api, calls) = Acceptor::new(api, setup(Listener::Api, AllowedProtocol::Http2));

@@ -18,10 +18,10 @@ pub use self::{
     acceptor::{Acceptor, Incoming, ListenerSettings},
     budget::Budget,
     connection::{Connection, Peer},
-    connection_limit::{ConnectionLimits, ConnectionMetrics},
+    connection_limit::ConnectionLimits,
     connection_load::{
         ConnectionLoad, ExpensiveCall, ExpensiveCallLimits, IncomingCall, Paused, UnreadBytes,
-        UnreadResponse, WaitingForPermit,
+        UnreadResponse,
     },
     frame_monitor::AllowedProtocol,
     tls::{Tls, TlsFiles},

@@ -241,7 +241,7 @@ pub(crate) fn authenticate(
     });
     let caller = caller.map_err(status::unauthenticated)?;
     if let Some(peer) = peer {
-        peer.mark_admitted();
+        peer.load.mark_admitted();
     }
     Ok(caller)
 }

@@ -12,10 +12,11 @@ use tokio::{
 use super::{
     budget::Budget,
     connection::{Connection, Io},
-    connection_limit::{ConnectionLimiter, ConnectionLimits, ConnectionMetrics, ConnectionPermit},
+    connection_limit::{ConnectionLimiter, ConnectionLimits, ConnectionPermit},
     frame_monitor::AllowedProtocol,
     tls::{Tls, VerifiedClient},
 };
+use crate::metrics::{Listener, Metrics};
 
 /// Time limit of the TLS handshake, including the wait while other connections of the same address
 /// shake hands.
@@ -39,8 +40,9 @@ pub struct ListenerSettings {
     /// Protocols that clients may use.
     pub protocol: AllowedProtocol,
     pub limits: ConnectionLimits,
-    /// Metrics of the connections.
-    pub metrics: ConnectionMetrics,
+    /// Listener in the metrics of its connections.
+    pub listener: Listener,
+    pub metrics: Metrics,
     /// Memory budget of the connections of all listeners.
     pub budget: Arc<Budget>,
 }
@@ -48,23 +50,23 @@ pub struct ListenerSettings {
 /// Accept loop of a listener.
 pub struct Acceptor {
     listener: TcpListener,
-    tls: Option<Arc<Tls>>,
-    protocol: AllowedProtocol,
+    settings: ListenerSettings,
     limiter: ConnectionLimiter,
-    budget: Arc<Budget>,
     ready: mpsc::Sender<Connection>,
 }
 
 impl Acceptor {
     /// Creates the accept loop of a listener, and the queue of its connections.
-    pub fn new(listener: TcpListener, setup: ListenerSettings) -> (Self, Incoming) {
+    pub fn new(listener: TcpListener, settings: ListenerSettings) -> (Self, Incoming) {
         let (ready, accepted) = mpsc::channel(READY_MAX);
         let acceptor = Self {
+            limiter: ConnectionLimiter::new(
+                settings.limits,
+                settings.listener,
+                settings.metrics.clone(),
+            ),
             listener,
-            tls: setup.tls,
-            protocol: setup.protocol,
-            limiter: ConnectionLimiter::new(setup.limits, setup.metrics),
-            budget: setup.budget,
+            settings,
             ready,
         };
         (acceptor, Incoming(Arc::new(Mutex::new(accepted))))
@@ -114,8 +116,11 @@ impl Acceptor {
         permit: ConnectionPermit,
     ) -> io::Result<Connection> {
         let (io, certified) = timeout(HANDSHAKE_TIMEOUT, self.encrypt(tcp, &permit)).await??;
+        let ListenerSettings {
+            protocol, budget, ..
+        } = &self.settings;
         let connection =
-            Connection::call_started(io, certified, address, self.protocol, permit, &self.budget);
+            Connection::call_started(io, certified, address, *protocol, permit, budget);
         timeout(PREFACE_TIMEOUT, connection).await?
     }
 
@@ -125,12 +130,12 @@ impl Acceptor {
         permit: &ConnectionPermit,
     ) -> io::Result<(Io, Option<VerifiedClient>)> {
         tcp.set_nodelay(true)?;
-        let Some(tls) = &self.tls else {
-            return Ok((Io::Plain(tcp), None));
+        let Some(tls) = &self.settings.tls else {
+            return Ok((Io::Left(tcp), None));
         };
         let _handshake_permit = permit.handshake().await;
         let (tls, certified) = tls.handshake().accept(tcp).await?;
-        Ok((Io::Encrypted(Box::new(tls)), certified))
+        Ok((Io::Right(Box::new(tls)), certified))
     }
 }
 
@@ -149,7 +154,6 @@ mod tests {
     use tokio::io::AsyncWriteExt as _;
 
     use super::*;
-    use crate::metrics::{Listener, Metrics};
 
     #[tokio::test]
     async fn waiting_connections_are_bounded() {
@@ -163,10 +167,8 @@ mod tests {
                 per_address: 1_000,
                 per_identity: 1,
             },
-            metrics: ConnectionMetrics {
-                metrics: Metrics::off(),
-                listener: Listener::Api,
-            },
+            listener: Listener::Api,
+            metrics: Metrics::off(),
             budget: Arc::default(),
         };
         let (acceptor, accepted) = Acceptor::new(listener, setup);

@@ -146,7 +146,7 @@ impl Pool {
     pub(super) fn account(self: &Arc<Self>, ticket: &Arc<Ticket>) -> Account {
         let number = self.newest.fetch_add(1, Relaxed);
         let mut accounts = self.accounts.lock();
-        let block = ticket.block();
+        let block = ticket.block;
         let of_block = accounts.by_block.get(&block).and_then(Weak::upgrade);
         let of_block = of_block.unwrap_or_else(|| {
             let new = Arc::default();
@@ -192,7 +192,7 @@ impl Pool {
             if amount.load(Relaxed) <= max / 4 * 3 {
                 break;
             }
-            entry.ticket.control().request_close();
+            entry.ticket.control.request_close();
             let bytes = self.set(entry, 0);
             entry.closing.fetch_add(bytes, Relaxed);
             self.closing.fetch_add(bytes, Relaxed);
@@ -228,7 +228,7 @@ impl Account {
     /// Sets the amount of the connection, and closes connections if a maximum is exceeded.
     pub(super) fn set(&self, amount: usize) {
         let Self { pool, entry, .. } = self;
-        if entry.ticket.control().is_close_requested() {
+        if amount == self.amount() || entry.ticket.control.is_close_requested() {
             return;
         }
         pool.set(entry, i64::try_from(amount).unwrap_or(i64::MAX / 2));
@@ -246,7 +246,7 @@ impl Drop for Account {
         self.pool.closing.fetch_sub(closing, Relaxed);
         let mut accounts = self.pool.accounts.lock();
         accounts.open.remove(&self.number);
-        let block = self.entry.ticket.block();
+        let block = self.entry.ticket.block;
         let is_last = Arc::strong_count(&self.entry.of_block) == 1;
         if is_last {
             accounts.by_block.remove(&block);
@@ -273,7 +273,7 @@ mod tests {
     fn cut(accounts: &[Account]) -> Vec<bool> {
         let tickets = accounts.iter().map(|account| &account.entry.ticket);
         tickets
-            .map(|ticket| ticket.control().is_close_requested())
+            .map(|ticket| ticket.control.is_close_requested())
             .collect()
     }
 

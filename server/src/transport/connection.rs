@@ -17,6 +17,7 @@ use tokio::{
     time::{Sleep, sleep},
 };
 use tokio_rustls::server::TlsStream;
+use tokio_util::either::Either;
 use tonic::transport::server::Connected;
 
 use super::{
@@ -25,7 +26,6 @@ use super::{
     bursts::{Burst, BurstTooLong},
     connection_limit::ConnectionPermit,
     connection_load::ConnectionLoad,
-    control::Control,
     frame_monitor::{AllowedProtocol, FrameMonitor},
     tls::VerifiedClient,
 };
@@ -72,7 +72,6 @@ pub struct Connection {
     io: Io,
     peer: Peer,
     frames: FrameMonitor,
-    control: Arc<Control>,
     backlog: Backlog,
     burst: Burst,
     /// Timer of the next check, while the connection waits for room in the memory budget.
@@ -106,17 +105,8 @@ enum Lifetime {
     Leaving(Pin<Box<Sleep>>),
 }
 
-pub(super) enum Io {
-    Plain(TcpStream),
-    Encrypted(Box<TlsStream<TcpStream>>),
-}
-
-impl Peer {
-    /// Records that a call of the connection was authenticated.
-    pub fn mark_admitted(&self) {
-        self.load.mark_admitted();
-    }
-}
+/// Socket of a connection, plain or encrypted.
+pub(super) type Io = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
 impl Connection {
     /// Waits for the client's first frame (or HTTP/1.1), and returns the connection. Until then no
@@ -129,12 +119,12 @@ impl Connection {
         mut permit: ConnectionPermit,
         budget: &Arc<Budget>,
     ) -> io::Result<Self> {
-        let (certificate, life) = match certified {
+        let (certificate, lifetime) = match certified {
             None => (None, Lifetime::Unbounded),
-            Some(VerifiedClient {
-                certificate,
-                until_invalid: ended,
-            }) => (Some(certificate), Lifetime::Certified(ended)),
+            Some(client) => (
+                Some(client.certificate),
+                Lifetime::Certified(client.until_invalid),
+            ),
         };
         let name = certificate
             .as_ref()
@@ -155,13 +145,12 @@ impl Connection {
         let peer = Peer {
             address,
             certificate,
-            load: Arc::new(ConnectionLoad::new(budget, permit.ticket())),
+            load: Arc::new(ConnectionLoad::new(budget, Arc::clone(&permit.ticket))),
         };
         Ok(Self {
             io,
             peer,
             frames,
-            control: Arc::clone(permit.ticket().control()),
             backlog: Backlog::new(&budget.call_permits),
             burst: Burst::new(&budget.burst_permits),
             next_room_check: None,
@@ -172,7 +161,7 @@ impl Connection {
             preread_position: 0,
             bytes_this_poll: 0,
             write_timer: None,
-            lifetime: life,
+            lifetime,
             go_away_sent: None,
             permit,
         })
@@ -184,7 +173,7 @@ impl Connection {
     fn may_read(&mut self) -> bool {
         let calls = match self.frames.calls() {
             None => 0,
-            Some(calls) if !self.permit.is_admitted() => calls,
+            Some(calls) if !self.permit.ticket.is_admitted() => calls,
             Some(_) => {
                 self.frames.stop_counting_calls();
                 0
@@ -217,20 +206,22 @@ impl Connection {
     }
 
     /// Returns an error once the connection must close. Sends [`GO_AWAY`] beforehand.
-    fn poll_lifetime_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
-        if let Lifetime::Certified(ended) = &mut self.lifetime {
-            ready!(ended.as_mut().poll(cx));
+    fn check_lifetime(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        if let Lifetime::Certified(ended) = &mut self.lifetime
+            && ended.as_mut().poll(cx).is_ready()
+        {
             self.lifetime = Lifetime::Leaving(Box::pin(sleep(GO_AWAY_TIMEOUT)));
             self.go_away_sent = Some(0);
             // Bytes that cannot be sent now are sent before the next response.
             let _ = self.go_away(cx);
         }
-        let Lifetime::Leaving(until) = &mut self.lifetime else {
-            return Poll::Pending;
-        };
-        ready!(until.as_mut().poll(cx));
-        let message = "the client's certificate has expired or was withdrawn";
-        Poll::Ready(io::Error::new(io::ErrorKind::TimedOut, message))
+        if let Lifetime::Leaving(until) = &mut self.lifetime
+            && until.as_mut().poll(cx).is_ready()
+        {
+            let message = "the client's certificate has expired or was withdrawn";
+            return Err(io::Error::new(io::ErrorKind::TimedOut, message));
+        }
+        Ok(())
     }
 
     /// Sends [`GO_AWAY`] between two frames of the server. tonic sends GOAWAY only to all clients
@@ -270,7 +261,7 @@ impl Connection {
             let next = self.next_closed_check.get_or_insert_with(check);
             ready!(next.as_mut().poll(cx));
             self.next_closed_check = None;
-            if self.io.is_closed_by_peer() {
+            if is_closed_by_peer(&self.io) {
                 return Poll::Ready(io::ErrorKind::ConnectionAborted.into());
             }
         }
@@ -288,13 +279,11 @@ impl Connection {
                 self.peer.load.set_stalled(false);
             }
             if self.is_paused && self.may_read() {
-                self.control.wake();
+                self.permit.ticket.control.task.wake();
             }
             return sent;
         }
-        if let Poll::Ready(error) = self.poll_lifetime_end(cx) {
-            return Poll::Ready(Err(error));
-        }
+        self.check_lifetime(cx)?;
         // The HTTP/2 server reads nothing while it cannot write.
         self.backlog.release_permit();
         let load = &self.peer.load;
@@ -325,74 +314,14 @@ impl Connection {
     }
 }
 
-impl Io {
-    /// Returns true if the peer sends nothing further. Data sent before may be unread.
-    fn is_closed_by_peer(&self) -> bool {
-        let tcp = match self {
-            Self::Plain(tcp) => tcp,
-            Self::Encrypted(tls) => tls.get_ref().0,
-        };
-        let readiness = tcp.ready(Interest::READABLE).now_or_never();
-        readiness.is_some_and(|ready| ready.is_ok_and(|ready| ready.is_read_closed()))
-    }
-}
-
-impl AsyncRead for Io {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(io) => Pin::new(io).poll_read(cx, buffer),
-            Self::Encrypted(io) => Pin::new(io).poll_read(cx, buffer),
-        }
-    }
-}
-
-impl AsyncWrite for Io {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(io) => Pin::new(io).poll_write(cx, bytes),
-            Self::Encrypted(io) => Pin::new(io).poll_write(cx, bytes),
-        }
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(io) => Pin::new(io).poll_write_vectored(cx, bytes),
-            Self::Encrypted(io) => Pin::new(io).poll_write_vectored(cx, bytes),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Plain(io) => io.is_write_vectored(),
-            Self::Encrypted(io) => io.is_write_vectored(),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(io) => Pin::new(io).poll_flush(cx),
-            Self::Encrypted(io) => Pin::new(io).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(io) => Pin::new(io).poll_shutdown(cx),
-            Self::Encrypted(io) => Pin::new(io).poll_shutdown(cx),
-        }
-    }
+/// Returns true if the peer sends nothing further. Data sent before may be unread.
+fn is_closed_by_peer(io: &Io) -> bool {
+    let tcp = match io {
+        Io::Left(tcp) => tcp,
+        Io::Right(tls) => tls.get_ref().0,
+    };
+    let readiness = tcp.ready(Interest::READABLE).now_or_never();
+    readiness.is_some_and(|ready| ready.is_ok_and(|ready| ready.is_read_closed()))
 }
 
 impl Connected for Connection {
@@ -409,8 +338,9 @@ impl AsyncRead for Connection {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.control.register(cx.waker());
-        if self.control.is_close_requested() || self.peer.load.has_stale_response() {
+        let control = &self.permit.ticket.control;
+        control.task.register(cx.waker());
+        if control.is_close_requested() || self.peer.load.has_stale_response() {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         if self.preread_position < self.preread.len() {
@@ -425,16 +355,12 @@ impl AsyncRead for Connection {
         }
         if self.bytes_this_poll > READ_BUDGET {
             self.bytes_this_poll = 0;
-            if let Poll::Ready(error) = self.poll_lifetime_end(cx) {
-                return Poll::Ready(Err(error));
-            }
+            self.check_lifetime(cx)?;
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
         if self.poll_may_read(cx)?.is_pending() {
-            if let Poll::Ready(error) = self.poll_lifetime_end(cx) {
-                return Poll::Ready(Err(error));
-            }
+            self.check_lifetime(cx)?;
             return self.poll_closed(cx).map(Err);
         }
         let before = buffer.filled().len();
@@ -449,9 +375,7 @@ impl AsyncRead for Connection {
             self.bytes_this_poll = 0;
             let this = self.as_mut().get_mut();
             this.backlog.read_all(&this.peer.load);
-            if let Poll::Ready(error) = self.poll_lifetime_end(cx) {
-                return Poll::Ready(Err(error));
-            }
+            self.check_lifetime(cx)?;
         }
         read
     }
@@ -459,18 +383,11 @@ impl AsyncRead for Connection {
 
 impl AsyncWrite for Connection {
     fn poll_write(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if self.go_away(cx)?.is_pending() {
-            return self.with_write_timeout(cx, Poll::Pending);
-        }
-        let written = Pin::new(&mut self.io).poll_write(cx, bytes);
-        if let Poll::Ready(Ok(count)) = written {
-            self.frames.written(&bytes[..count]);
-        }
-        self.with_write_timeout(cx, written)
+        self.poll_write_vectored(cx, &[io::IoSlice::new(bytes)])
     }
 
     fn poll_write_vectored(
@@ -521,7 +438,7 @@ mod tests {
         metrics::{Listener, Metrics},
         transport::{
             backlog::Received,
-            connection_limit::{ConnectionLimiter, ConnectionLimits, ConnectionMetrics},
+            connection_limit::{ConnectionLimiter, ConnectionLimits},
         },
     };
 
@@ -540,14 +457,10 @@ mod tests {
             per_address: 1,
             per_identity: 1,
         };
-        let counted = ConnectionMetrics {
-            metrics: Metrics::off(),
-            listener: Listener::Api,
-        };
-        let permit = ConnectionLimiter::new(limits, counted).acquire(from.ip());
-        let permit = permit.expect("a permit");
+        let limiter = ConnectionLimiter::new(limits, Listener::Api, Metrics::off());
+        let permit = limiter.acquire(from.ip()).expect("a permit");
         let connection = Connection::call_started(
-            Io::Plain(tcp),
+            Io::Left(tcp),
             None,
             from,
             AllowedProtocol::Either,

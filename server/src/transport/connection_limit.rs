@@ -3,7 +3,6 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    hash::Hash,
     net::IpAddr,
     sync::{
         Arc,
@@ -47,14 +46,8 @@ pub struct ConnectionLimits {
 pub(super) struct ConnectionLimiter {
     limits: ConnectionLimits,
     counts: Arc<Mutex<ConnectionCounts>>,
-    metrics: ConnectionMetrics,
-}
-
-/// Metrics of a listener's connections.
-#[derive(Debug, Clone)]
-pub struct ConnectionMetrics {
-    pub metrics: Metrics,
-    pub listener: Listener,
+    listener: Listener,
+    metrics: Metrics,
 }
 
 /// Counters of the open connections, except those that were asked to close.
@@ -92,7 +85,7 @@ struct Unadmitted {
 #[derive(Debug)]
 pub(super) struct ConnectionPermit {
     limits: ConnectionLimits,
-    ticket: Arc<Ticket>,
+    pub(super) ticket: Arc<Ticket>,
     handshakes: Arc<Semaphore>,
     identity: Option<Arc<str>>,
     open_gauge: Option<GaugeEntry>,
@@ -103,17 +96,17 @@ pub(super) struct ConnectionPermit {
 pub(super) struct Ticket {
     counts: Arc<Mutex<ConnectionCounts>>,
     number: u64,
-    block: AddressBlock,
+    pub(super) block: AddressBlock,
     is_admitted: AtomicBool,
-    control: Arc<Control>,
+    pub(super) control: Arc<Control>,
 }
 
 impl ConnectionLimiter {
-    pub(super) fn new(limits: ConnectionLimits, metrics: ConnectionMetrics) -> Self {
-        let counts = Arc::default();
+    pub(super) fn new(limits: ConnectionLimits, listener: Listener, metrics: Metrics) -> Self {
         Self {
             limits,
-            counts,
+            counts: Arc::default(),
+            listener,
             metrics,
         }
     }
@@ -121,8 +114,7 @@ impl ConnectionLimiter {
     /// Acquires a permit for a client at this address. Returns `None` if a limit is reached.
     pub(super) fn acquire(&self, address: IpAddr) -> Option<ConnectionPermit> {
         let mut permit = self.try_acquire(address.into());
-        let ConnectionMetrics { metrics, listener } = &self.metrics;
-        let open = metrics.connected(*listener, permit.is_some());
+        let open = self.metrics.connected(self.listener, permit.is_some());
         if let Some(permit) = &mut permit {
             permit.open_gauge = open;
         }
@@ -177,24 +169,18 @@ impl ConnectionPermit {
     /// Counts the connection for the name in its certificate. Returns false if that name has too
     /// many.
     pub(super) fn bind_identity(&mut self, identity: &Arc<str>) -> bool {
-        let by_identity = &mut self.ticket.counts.lock().by_identity;
-        let may = increment(by_identity, Arc::clone(identity), self.limits.per_identity);
-        self.identity = may.then(|| Arc::clone(identity));
-        may
+        let mut counts = self.ticket.counts.lock();
+        let count = counts.by_identity.entry(Arc::clone(identity));
+        let count = count.or_default();
+        let is_allowed = *count < self.limits.per_identity;
+        *count += u32::from(is_allowed);
+        self.identity = is_allowed.then(|| Arc::clone(identity));
+        is_allowed
     }
 
     /// Waits until fewer than [`HANDSHAKES_MAX`] connections of the address shake hands.
     pub(super) async fn handshake(&self) -> Option<SemaphorePermit<'_>> {
         self.handshakes.acquire().await.ok()
-    }
-
-    /// Returns true once a call of the connection was authenticated.
-    pub(super) fn is_admitted(&self) -> bool {
-        self.ticket.is_admitted()
-    }
-
-    pub(super) fn ticket(&self) -> Arc<Ticket> {
-        Arc::clone(&self.ticket)
     }
 }
 
@@ -224,20 +210,12 @@ impl Ticket {
             block.admitted += 1;
         }
         self.is_admitted.store(true, Ordering::Relaxed);
-        self.control.wake();
+        self.control.task.wake();
     }
 
     /// Returns true once a call of the connection was authenticated.
     pub(super) fn is_admitted(&self) -> bool {
         self.is_admitted.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn block(&self) -> AddressBlock {
-        self.block
-    }
-
-    pub(super) fn control(&self) -> &Arc<Control> {
-        &self.control
     }
 }
 
@@ -293,28 +271,17 @@ impl ConnectionCounts {
     }
 }
 
-fn increment<K: Eq + Hash>(counts: &mut HashMap<K, u32>, key: K, max: u32) -> bool {
-    let count = counts.entry(key).or_default();
-    let is_allowed = *count < max;
-    *count += u32::from(is_allowed);
-    is_allowed
-}
-
-fn decrement<K: Eq + Hash>(counts: &mut HashMap<K, u32>, key: &K) {
-    if let Some(count) = counts.get_mut(key) {
-        *count -= 1;
-        if *count == 0 {
-            counts.remove(key);
-        }
-    }
-}
-
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let Ticket { number, block, .. } = *self.ticket;
         let mut counts = self.ticket.counts.lock();
-        if let Some(identity) = &self.identity {
-            decrement(&mut counts.by_identity, identity);
+        if let Some(identity) = &self.identity
+            && let Some(count) = counts.by_identity.get_mut(identity)
+        {
+            *count -= 1;
+            if *count == 0 {
+                counts.by_identity.remove(identity);
+            }
         }
         if counts.closing.remove(&number) {
             return;
@@ -340,11 +307,7 @@ mod tests {
             per_address,
             per_identity: 1,
         };
-        let metrics = ConnectionMetrics {
-            metrics: Metrics::off(),
-            listener: Listener::Api,
-        };
-        ConnectionLimiter::new(limits, metrics)
+        ConnectionLimiter::new(limits, Listener::Api, Metrics::off())
     }
 
     fn address(host: u8) -> IpAddr {
@@ -392,7 +355,7 @@ mod tests {
     async fn the_oldest_connections_without_an_admitted_call_are_closed() {
         let limiter = limiter(8, 8);
         let admitted = limiter.acquire(address(1)).expect("a permit");
-        admitted.ticket().mark_admitted();
+        admitted.ticket.mark_admitted();
         let idle: Vec<_> = (0..6).map(|_| limiter.acquire(address(2))).collect();
         let idle: Vec<_> = idle.into_iter().flatten().collect();
         let cut = || {
@@ -422,7 +385,7 @@ mod tests {
     async fn a_tenth_is_reserved_for_addresses_with_an_admitted_caller() {
         let limiter = limiter(20, 20);
         let admitted = limiter.acquire(address(1)).expect("a permit");
-        admitted.ticket().mark_admitted();
+        admitted.ticket.mark_admitted();
         drop(admitted);
         let strangers: Vec<_> = (0..20).map(|_| limiter.acquire(address(2))).collect();
         assert_eq!(strangers.iter().flatten().count(), 18);

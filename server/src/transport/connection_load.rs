@@ -3,10 +3,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering::Relaxed},
-    },
+    sync::Arc,
     task::{Context, Waker},
     time::Duration,
 };
@@ -41,7 +38,7 @@ const GETS_MAX: usize = 64;
 /// it requests.
 const AUXILIARY_MAX: usize = 8;
 /// Maximum number of calls that wait for a permit; further calls are rejected.
-const WAITING_MAX: u32 = 64;
+const WAITING_MAX: usize = 64;
 /// Time in which the client must read a response.
 const RESPONSE_READ_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -57,8 +54,8 @@ pub enum ExpensiveCall {
     Auxiliary,
 }
 
-/// Semaphores that limit expensive calls, one for each kind.
-#[derive(Debug)]
+/// Semaphores that limit expensive calls, one for each kind. Cheap to clone.
+#[derive(Debug, Clone)]
 pub struct ExpensiveCallLimits {
     lists: Arc<Semaphore>,
     gets: Arc<Semaphore>,
@@ -77,8 +74,8 @@ pub struct ConnectionLoad {
     /// Number of calls whose first message is incomplete.
     incomplete_calls: Account,
     consumed: Mutex<Consumed>,
-    /// Number of calls that wait for a permit.
-    waiting_for_permit: AtomicU32,
+    /// Permits of the calls that wait for a permit of an expensive call.
+    waiting_for_permit: Arc<Semaphore>,
 }
 
 /// Data that services have consumed since the connection was opened.
@@ -124,10 +121,6 @@ pub struct UnreadBytes {
 /// Guard that counts a stream as not read until dropped.
 #[derive(Debug)]
 pub struct Paused(Arc<ConnectionLoad>);
-
-/// Guard that counts a call as waiting for a permit until dropped.
-#[derive(Debug)]
-pub struct WaitingForPermit(Arc<ConnectionLoad>);
 
 /// Data of a response that counts as unread until dropped.
 struct Piece {
@@ -178,7 +171,7 @@ impl ConnectionLoad {
             incomplete_calls: budget.incomplete_calls.account(&ticket),
             ticket,
             consumed: Mutex::default(),
-            waiting_for_permit: AtomicU32::new(0),
+            waiting_for_permit: Arc::new(Semaphore::new(WAITING_MAX)),
         }
     }
 
@@ -203,7 +196,7 @@ impl ConnectionLoad {
         let mut consumed = self.consumed.lock();
         consumed.received.add(more);
         if std::mem::take(&mut consumed.is_awaited) {
-            self.ticket.control().wake();
+            self.ticket.control.task.wake();
         }
     }
 
@@ -217,10 +210,7 @@ impl ConnectionLoad {
 
     /// Counts a call as incomplete. A call needs memory before its first message has begun.
     pub fn call(self: &Arc<Self>) -> IncomingCall {
-        let mut waiting = self.state.lock();
-        waiting.calls += 1;
-        self.incomplete_calls.set(waiting.calls);
-        drop(waiting);
+        self.update(|state| state.calls += 1);
         IncomingCall {
             load: Arc::clone(self),
             bytes: 0,
@@ -272,15 +262,12 @@ impl ConnectionLoad {
 
     /// Counts a stream that is not read at present: its client may fill the stream's window.
     pub fn count_paused(self: &Arc<Self>) -> Paused {
-        let mut waiting = self.state.lock();
-        waiting.paused += 1;
-        self.update_account(&waiting);
-        drop(waiting);
+        self.update(|state| state.paused += 1);
         Paused(Arc::clone(self))
     }
 
     /// Records that a call of the connection was authenticated.
-    pub(super) fn mark_admitted(&self) {
+    pub fn mark_admitted(&self) {
         self.ticket.mark_admitted();
     }
 
@@ -299,10 +286,10 @@ impl ConnectionLoad {
 
     /// Counts a call that waits for a permit, until dropped. Returns `None` if `WAITING_MAX`
     /// calls wait already.
-    pub fn count_waiting(self: &Arc<Self>) -> Option<WaitingForPermit> {
-        let waits = WaitingForPermit(Arc::clone(self));
-        let waiting = self.waiting_for_permit.fetch_add(1, Relaxed);
-        (waiting < WAITING_MAX).then_some(waits)
+    pub fn count_waiting(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.waiting_for_permit)
+            .try_acquire_owned()
+            .ok()
     }
 
     /// Waits for a permit for an expensive call of the connection.
@@ -329,16 +316,19 @@ impl ConnectionLoad {
         start_times.any(|since| since.elapsed() > RESPONSE_READ_TIMEOUT)
     }
 
-    fn wake_after_burst(&self, was_in_burst: bool, waiting: &LoadState) {
-        if was_in_burst && !waiting.is_in_burst() {
-            self.ticket.control().wake();
-        }
-    }
-
-    fn update_account(&self, waiting: &LoadState) {
-        let paused = waiting.paused * PAUSED_BYTES;
-        let messages = waiting.partial + waiting.undecoded + waiting.unread;
+    /// Changes the state, updates the accounts, and wakes the connection's task after a burst.
+    fn update<T>(&self, change: impl FnOnce(&mut LoadState) -> T) -> T {
+        let mut state = self.state.lock();
+        let was_in_burst = state.is_in_burst();
+        let result = change(&mut state);
+        let paused = state.paused * PAUSED_BYTES;
+        let messages = state.partial + state.undecoded + state.unread;
         self.bytes.set(messages + paused);
+        self.incomplete_calls.set(state.calls);
+        if was_in_burst && !state.is_in_burst() {
+            self.ticket.control.task.wake();
+        }
+        result
     }
 }
 
@@ -361,33 +351,26 @@ impl IncomingCall {
         if bytes == self.bytes {
             return true;
         }
-        let mut waiting = self.load.state.lock();
-        let was_in_burst = waiting.is_in_burst();
-        waiting.partial = waiting.partial + bytes - self.bytes;
-        self.bytes = bytes;
-        self.load.update_account(&waiting);
-        self.load.wake_after_burst(was_in_burst, &waiting);
-        waiting.partial <= INCOMPLETE_BYTES_MAX
+        let before = std::mem::replace(&mut self.bytes, bytes);
+        self.load.update(|state| {
+            state.partial = state.partial + bytes - before;
+            state.partial <= INCOMPLETE_BYTES_MAX
+        })
     }
 
     /// Sets the number of bytes of complete messages that wait to be decoded.
     pub fn set_undecoded(&mut self, bytes: usize) {
         if bytes != self.undecoded {
-            let mut waiting = self.load.state.lock();
-            waiting.undecoded = waiting.undecoded + bytes - self.undecoded;
-            self.undecoded = bytes;
-            self.load.update_account(&waiting);
+            let before = std::mem::replace(&mut self.undecoded, bytes);
+            self.load
+                .update(|state| state.undecoded = state.undecoded + bytes - before);
         }
     }
 
     /// Records that the first message is complete.
     pub fn message_complete(&mut self) {
         if std::mem::take(&mut self.is_first) {
-            let mut waiting = self.load.state.lock();
-            let was_in_burst = waiting.is_in_burst();
-            waiting.calls -= 1;
-            self.load.incomplete_calls.set(waiting.calls);
-            self.load.wake_after_burst(was_in_burst, &waiting);
+            self.load.update(|state| state.calls -= 1);
         }
     }
 }
@@ -403,13 +386,12 @@ impl Drop for IncomingCall {
 impl UnreadBytes {
     /// Sets the number of unread bytes.
     pub fn set(&mut self, bytes: usize) {
-        let mut waiting = self.load.state.lock();
-        waiting.unread = waiting.unread + bytes - self.bytes;
-        self.bytes = bytes;
-        self.load.update_account(&waiting);
-        let has_room = waiting.unread <= UNREAD_MAX;
-        let tasks = has_room.then(|| std::mem::take(&mut waiting.room_wakers));
-        drop(waiting);
+        let before = std::mem::replace(&mut self.bytes, bytes);
+        let tasks = self.load.update(|state| {
+            state.unread = state.unread + bytes - before;
+            let has_room = state.unread <= UNREAD_MAX;
+            has_room.then(|| std::mem::take(&mut state.room_wakers))
+        });
         tasks.into_iter().flatten().for_each(Waker::wake);
     }
 }
@@ -420,17 +402,9 @@ impl Drop for UnreadBytes {
     }
 }
 
-impl Drop for WaitingForPermit {
-    fn drop(&mut self) {
-        self.0.waiting_for_permit.fetch_sub(1, Relaxed);
-    }
-}
-
 impl Drop for Paused {
     fn drop(&mut self) {
-        let mut waiting = self.0.state.lock();
-        waiting.paused -= 1;
-        self.0.update_account(&waiting);
+        self.0.update(|state| state.paused -= 1);
     }
 }
 

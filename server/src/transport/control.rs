@@ -1,9 +1,6 @@
 //! Signals from other tasks to the task of a connection.
 
-use std::{
-    sync::atomic::{AtomicBool, Ordering},
-    task::Waker,
-};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::task::AtomicWaker;
 
@@ -11,7 +8,8 @@ use futures::task::AtomicWaker;
 #[derive(Debug, Default)]
 pub(super) struct Control {
     is_close_requested: AtomicBool,
-    task: AtomicWaker,
+    /// Waker of the connection's task, which then checks whether it must close or may read.
+    pub(super) task: AtomicWaker,
 }
 
 impl Control {
@@ -24,16 +22,5 @@ impl Control {
     /// Returns true once the connection must close.
     pub(super) fn is_close_requested(&self) -> bool {
         self.is_close_requested.load(Ordering::Relaxed)
-    }
-
-    /// Wakes the connection's task, which checks again whether it may read.
-    pub(super) fn wake(&self) {
-        self.task.wake();
-    }
-
-    /// Registers the waker of the connection's task, which checks [`is_cut`](Self::is_cut)
-    /// afterwards.
-    pub(super) fn register(&self, task: &Waker) {
-        self.task.register(task);
     }
 }
