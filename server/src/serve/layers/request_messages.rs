@@ -12,13 +12,15 @@ use std::{
 };
 
 use axum::{
-    body::{Body, Bytes, HttpBody},
+    body::{Body, HttpBody as _},
     extract::Request,
     http::request::Parts,
     response::Response,
 };
-use futures::future::{BoxFuture, Either, FutureExt as _};
-use http_body::{Frame, SizeHint};
+use futures::{
+    future::{BoxFuture, Either, FutureExt as _},
+    stream::{self, StreamExt as _},
+};
 use tokio::time::sleep;
 use tonic::Status;
 use tower::{Layer, Service};
@@ -72,18 +74,11 @@ struct MessageReader {
     /// Number of bytes kept: all bytes of a call with a single message, otherwise the bytes of the
     /// incomplete message.
     kept_bytes: usize,
-    partial: Option<IncomingCall>,
+    incoming: IncomingCall,
     limits: MessageLimits,
     scope: DeadlineScope,
     /// Deadline, created when the client is first waited for.
     deadline: Option<BoxFuture<'static, Status>>,
-}
-
-/// Body with the only message of a call. Its bytes are counted until it is decoded, because the
-/// call may have to wait for a concurrency permit.
-struct CompleteBody {
-    message: Segments,
-    _counted: Option<IncomingCall>,
 }
 
 /// Byte buffer in segments that are never reallocated. A growing buffer would leave each of its
@@ -128,11 +123,8 @@ impl<S> Layer<S> for MessageLimits {
     type Service = ReceivingService<S>;
 
     fn layer(&self, inner: S) -> ReceivingService<S> {
-        let arrival = self.clone();
-        ReceivingService {
-            limits: arrival,
-            inner,
-        }
+        let limits = self.clone();
+        ReceivingService { limits, inner }
     }
 }
 
@@ -150,27 +142,26 @@ where
     }
 
     fn call(&mut self, request: Request) -> Self::Future {
+        // Every connection is the peer of its requests.
+        let Some(peer) = request.extensions().get::<Peer>() else {
+            return Either::Left(self.inner.call(request));
+        };
+        let incoming = peer.load.call();
         let method = METHODS.get(request.uri().path());
         let has_one_message = method.is_some_and(|method| method.takes_one_message());
-        let due = match has_one_message {
-            true => DeadlineScope::Everything,
-            false => DeadlineScope::FirstMessage,
-        };
-        let peer = request.extensions().get::<Peer>();
-        let partial = peer.map(|peer| peer.load.call());
         let (parts, body) = request.into_parts();
-        let messages = MessageReader {
+        let hook = MessageReader {
             message: Message::default(),
             kept_bytes: 0,
-            partial,
+            incoming,
             limits: self.limits.clone(),
-            scope: due,
+            scope: match has_one_message {
+                true => DeadlineScope::Everything,
+                false => DeadlineScope::FirstMessage,
+            },
             deadline: None,
         };
-        let messages = Hooked {
-            body,
-            hook: messages,
-        };
+        let messages = Hooked { body, hook };
         if !has_one_message {
             let request = Request::from_parts(parts, Body::new(messages));
             return Either::Left(self.inner.call(request));
@@ -187,7 +178,7 @@ where
 /// Calls the service once the only message of the call is complete.
 async fn once_complete<S>(
     mut inner: S,
-    message: BoxFuture<'static, Result<CompleteBody, Status>>,
+    message: BoxFuture<'static, Result<Body, Status>>,
     parts: Box<Parts>,
 ) -> Result<Response, Infallible>
 where
@@ -195,7 +186,7 @@ where
 {
     match message.await {
         Ok(message) => {
-            let request = Request::from_parts(*parts, Body::new(message));
+            let request = Request::from_parts(*parts, message);
             inner.call(request).await
         }
         Err(status) => Ok(status.into_http()),
@@ -204,7 +195,7 @@ where
 
 /// Reads the body to its end. A body longer than the largest allowed message is truncated; the
 /// decoder then rejects it.
-async fn complete(mut messages: Hooked<MessageReader>) -> Result<CompleteBody, Status> {
+async fn complete(mut messages: Hooked<MessageReader>) -> Result<Body, Status> {
     let bytes_max = messages.hook.limits.bytes_max.saturating_add(PREFIX_BYTES);
     let mut message = Segments::default();
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut messages).poll_frame(cx)).await {
@@ -216,14 +207,15 @@ async fn complete(mut messages: Hooked<MessageReader>) -> Result<CompleteBody, S
             break;
         }
     }
-    let mut partial = messages.hook.partial;
-    if let Some(partial) = &mut partial {
-        partial.message_complete();
-    }
-    Ok(CompleteBody {
-        message,
-        _counted: partial,
-    })
+    let mut incoming = messages.hook.incoming;
+    incoming.message_complete();
+    let pieces = stream::iter(message.pieces).map(move |piece| {
+        // Counts the bytes until they are decoded, because the call may have to wait for a
+        // concurrency permit.
+        let _counted = &incoming;
+        Ok::<_, Infallible>(piece)
+    });
+    Ok(Body::from_stream(pieces))
 }
 
 impl MessageReader {
@@ -231,40 +223,27 @@ impl MessageReader {
         if self.scope == DeadlineScope::Nothing {
             return Poll::Pending;
         }
-        let arrival = &self.limits;
-        let deadline = self
-            .deadline
-            .get_or_insert_with(|| arrival.clone().until_late().boxed());
+        let late = || self.limits.clone().until_late().boxed();
+        let deadline = self.deadline.get_or_insert_with(late);
         deadline.poll_unpin(cx)
     }
 
     fn received(&mut self, bytes: &[u8]) -> Result<(), Status> {
         let before = self.message.received;
         let is_complete = self.message.consume(bytes);
-        if let Some(partial) = &mut self.partial {
-            partial.frame_consumed(bytes.len());
-            if self.scope != DeadlineScope::Everything {
-                let decoded_bytes = (before + bytes.len()).saturating_sub(self.message.received);
-                partial.set_undecoded(decoded_bytes);
-            }
-        }
+        self.incoming.frame_consumed(bytes.len());
         if self.scope == DeadlineScope::Everything {
             self.kept_bytes += bytes.len();
         } else {
+            let decoded_bytes = (before + bytes.len()).saturating_sub(self.message.received);
+            self.incoming.set_undecoded(decoded_bytes);
             self.kept_bytes = self.message.received;
             if is_complete {
                 self.clear_deadline();
-                if let Some(partial) = &mut self.partial {
-                    partial.message_complete();
-                }
+                self.incoming.message_complete();
             }
         }
-        let kept_bytes = self.kept_bytes;
-        let fits = self
-            .partial
-            .as_mut()
-            .is_none_or(|partial| partial.set_incomplete(kept_bytes));
-        match fits {
+        match self.incoming.set_incomplete(self.kept_bytes) {
             true => Ok(()),
             false => Err(early_rejections::too_much_incomplete()),
         }
@@ -277,15 +256,15 @@ impl MessageReader {
 
 impl Hook for MessageReader {
     fn polled(&mut self, polled: PolledFrame, cx: &mut Context<'_>) -> PolledFrame {
-        if let (Poll::Pending, Some(partial)) = (&polled, &mut self.partial) {
-            // A body is polled for more only after all previous data has been decoded.
-            partial.set_undecoded(0);
-        }
         let result = match &polled {
-            Poll::Pending => match self.poll_late(cx) {
-                Poll::Ready(status) => Err(status),
-                Poll::Pending => Ok(()),
-            },
+            Poll::Pending => {
+                // A body is polled for more only after all previous data has been decoded.
+                self.incoming.set_undecoded(0);
+                match self.poll_late(cx) {
+                    Poll::Ready(status) => Err(status),
+                    Poll::Pending => Ok(()),
+                }
+            }
             Poll::Ready(Some(Ok(frame))) => match frame.data_ref() {
                 Some(bytes) => self.received(bytes),
                 None => Ok(()),
@@ -299,27 +278,6 @@ impl Hook for MessageReader {
                 Poll::Ready(Some(Err(axum::Error::new(status))))
             }
         }
-    }
-}
-
-impl HttpBody for CompleteBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let piece = self.message.next();
-        Poll::Ready(piece.map(|piece| Ok(Frame::data(piece.into()))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.message.bytes == 0
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.message.bytes as u64)
     }
 }
 
@@ -340,16 +298,6 @@ impl Segments {
         let mut piece = Vec::with_capacity(bytes.len().max(capacity_min));
         piece.extend_from_slice(bytes);
         self.pieces.push_back(piece);
-    }
-}
-
-impl Iterator for Segments {
-    type Item = Vec<u8>;
-
-    fn next(&mut self) -> Option<Vec<u8>> {
-        let piece = self.pieces.pop_front()?;
-        self.bytes -= piece.len();
-        Some(piece)
     }
 }
 
@@ -416,7 +364,10 @@ mod tests {
             capacity <= bytes.len() + 2 * SEGMENT_BYTES_MIN,
             "{capacity}"
         );
-        assert_eq!(segments.flatten().collect::<Vec<_>>(), bytes);
+        assert_eq!(
+            segments.pieces.into_iter().flatten().collect::<Vec<_>>(),
+            bytes
+        );
     }
 
     #[tokio::test(start_paused = true)]
