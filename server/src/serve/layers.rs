@@ -4,7 +4,6 @@
 mod authentication;
 mod browser_guard;
 mod call_limits;
-mod call_started;
 mod deadline;
 mod generic;
 mod hooked_body;
@@ -19,29 +18,20 @@ use std::sync::Arc;
 
 use axum::{
     Router,
+    extract::Request,
     middleware::{from_fn_with_state, map_request},
+    response::Response,
 };
 use tonic::service::Routes;
 use tower::ServiceBuilder;
 
 use self::{
-    authentication::Admission,
-    browser_guard::GrpcOnly,
-    call_limits::GlobalCallLimits,
-    call_started::CallStarted,
-    generic::{CheckLayer, HookLayer},
-    host_guard::Hosts,
-    request_messages::MessageLimits,
-    response_tracking::ResponseTracking,
-    rpc_metrics::rpc_metrics,
-    rpc_spans::SpanLayer,
+    authentication::authentication, browser_guard::browser_guard, generic::HookLayer,
+    host_guard::host_guard, request_messages::MessageLimits, response_tracking::ResponseTracking,
+    rpc_metrics::rpc_metrics, rpc_spans::SpanLayer,
 };
 use super::health::Health;
-use crate::{
-    access::AccessControl,
-    config::{Config, Http2},
-    trace::Tracing,
-};
+use crate::{access::AccessControl, config::Config, trace::Tracing, transport::Peer};
 
 /// Dependencies of the layers of both listeners.
 pub(super) struct EdgeDependencies<'a> {
@@ -55,13 +45,13 @@ pub(super) struct EdgeDependencies<'a> {
 pub(super) fn wrap_grpc(services: Routes, edge: &EdgeDependencies<'_>) -> Router {
     let Config { metrics, http2, .. } = edge.config;
     let layers = ServiceBuilder::new()
-        .layer(CheckLayer(GrpcOnly(metrics.clone())))
+        .layer(HookLayer(browser_guard(metrics.clone())))
         .layer(HookLayer(rpc_metrics(metrics)))
-        .layer(CheckLayer(edge.admission()))
+        .layer(HookLayer(authentication(edge.access.clone())))
         .layer(SpanLayer(edge.tracing.clone()))
-        .layer(edge.message_limits(http2))
+        .layer(MessageLimits::new(Arc::clone(edge.health), http2))
         .layer(from_fn_with_state(
-            GlobalCallLimits::default(),
+            call_limits::global_limits(),
             call_limits::limit_expensive_calls,
         ))
         .layer(HookLayer(ResponseTracking));
@@ -70,7 +60,7 @@ pub(super) fn wrap_grpc(services: Routes, edge: &EdgeDependencies<'_>) -> Router
 
 /// Wraps the API in the layer for all routes.
 pub(super) fn wrap_api(routes: Router) -> Router {
-    routes.layer(CheckLayer(CallStarted))
+    routes.layer(HookLayer(call_started))
 }
 
 /// Wraps the plain HTTP routes of the admin listener in their layers.
@@ -83,27 +73,17 @@ pub(super) fn wrap_http(routes: Router) -> Router {
 
 /// Wraps the admin listener in the layers for all routes.
 pub(super) fn wrap_admin(routes: Router, edge: &EdgeDependencies<'_>) -> Router {
+    let names = edge.config.admin_hosts.as_slice().into();
+    let hosts = host_guard(names, edge.access.clone(), edge.config.metrics.clone());
     let layers = ServiceBuilder::new()
-        .layer(CheckLayer(CallStarted))
-        .layer(CheckLayer(edge.hosts()));
+        .layer(HookLayer(call_started))
+        .layer(HookLayer(hosts));
     routes.layer(layers)
 }
 
-impl EdgeDependencies<'_> {
-    fn admission(&self) -> Admission {
-        Admission::new(self.access.clone())
-    }
-
-    fn message_limits(&self, http2: &Http2) -> MessageLimits {
-        MessageLimits::new(Arc::clone(self.health), http2)
-    }
-
-    fn hosts(&self) -> Hosts {
-        let Config {
-            admin_hosts,
-            metrics,
-            ..
-        } = self.config;
-        Hosts::new(admin_hosts, self.access.clone(), metrics.clone())
-    }
+/// Notifies the connection that a request has reached a service.
+fn call_started(request: &mut Request) -> Option<Response> {
+    let peer = request.extensions().get::<Peer>()?;
+    peer.load.call_started();
+    None
 }

@@ -4,35 +4,23 @@
 
 use axum::{extract::Request, http::header::AUTHORIZATION, response::Response};
 
-use super::generic::Check;
 use crate::{access::AccessControl, grpc, transport::Peer};
 
 /// Path prefix of the health service, which needs no credentials: probes have none.
 const UNAUTHENTICATED_PREFIX: &str = "/grpc.health.v1.Health/";
 
-/// Layer that authenticates calls. Cheap to clone.
-#[derive(Clone)]
-pub(super) struct Admission {
+/// Returns a check that rejects calls which fail authentication by the rules of `access`.
+pub(super) fn authentication(
     access: AccessControl,
-}
-
-impl Admission {
-    /// Creates the check with the rules of `gate`.
-    pub(super) fn new(access: AccessControl) -> Self {
-        Self { access }
-    }
-}
-
-/// Rejects calls that fail authentication.
-impl Check for Admission {
-    fn reject(&self, request: &mut Request) -> Option<Response> {
+) -> impl Fn(&mut Request) -> Option<Response> + Clone {
+    move |request: &mut Request| {
         if request.uri().path().starts_with(UNAUTHENTICATED_PREFIX) {
             return None;
         }
         let peer = request.extensions().get::<Peer>();
         let authorization = request.headers().get(AUTHORIZATION);
         let authorization = authorization.map(|header| header.as_bytes());
-        match grpc::authenticate(&self.access, peer, authorization) {
+        match grpc::authenticate(&access, peer, authorization) {
             Ok(caller) => {
                 request.extensions_mut().insert(caller);
                 None

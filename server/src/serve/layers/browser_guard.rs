@@ -11,7 +11,6 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 
-use super::generic::Check;
 use crate::{
     browsers,
     metrics::{Metrics, RejectionReason},
@@ -22,14 +21,11 @@ const CONTENT_TYPES: [&str; 2] = ["application/grpc", "application/grpc+proto"];
 
 type Rejection = (StatusCode, &'static str);
 
-/// Layer that rejects requests which no gRPC client sends. Cheap to clone.
-#[derive(Clone)]
-pub(super) struct GrpcOnly(pub(super) Metrics);
-
-impl Check for GrpcOnly {
-    fn reject(&self, request: &mut Request) -> Option<Response> {
+/// Returns a check that rejects requests which no gRPC client sends.
+pub(super) fn browser_guard(metrics: Metrics) -> impl Fn(&mut Request) -> Option<Response> + Clone {
+    move |request: &mut Request| {
         let (status, message) = check(request).err()?;
-        self.0.request_rejected(RejectionReason::NotGrpc);
+        metrics.request_rejected(RejectionReason::NotGrpc);
         Some(match status {
             StatusCode::METHOD_NOT_ALLOWED => (status, [(ALLOW, "POST")], message).into_response(),
             _ => (status, message).into_response(),

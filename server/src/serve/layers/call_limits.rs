@@ -8,12 +8,12 @@ use axum::{
     middleware::Next,
     response::Response,
 };
-use tokio::{sync::OwnedSemaphorePermit, time::timeout};
+use tokio::time::timeout;
 
-use super::hooked_body::{Hook, hooked};
+use super::hooked_body::hooked;
 use crate::{
     grpc,
-    transport::{ExpensiveCall, ExpensiveCallLimits, Paused, Peer},
+    transport::{ExpensiveCall, ExpensiveCallLimits, Peer},
 };
 
 /// Maximum number of `ListLocks` calls on all connections.
@@ -26,25 +26,20 @@ const REFLECTION: &str = "/grpc.reflection.";
 /// Maximum time for which a call waits for a permit.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// Permits of all connections. Cheap to clone.
-#[derive(Clone)]
-pub(super) struct GlobalCallLimits(Arc<ExpensiveCallLimits>);
-
-impl Default for GlobalCallLimits {
-    fn default() -> Self {
-        Self(Arc::new(ExpensiveCallLimits::new(|call| match call {
-            ExpensiveCall::List => LISTS_MAX,
-            ExpensiveCall::Get => GETS_MAX,
-            ExpensiveCall::Auxiliary => AUXILIARY_MAX,
-        })))
-    }
+/// Returns the limits of all connections together.
+pub(super) fn global_limits() -> ExpensiveCallLimits {
+    ExpensiveCallLimits::new(|call| match call {
+        ExpensiveCall::List => LISTS_MAX,
+        ExpensiveCall::Get => GETS_MAX,
+        ExpensiveCall::Auxiliary => AUXILIARY_MAX,
+    })
 }
 
 /// Runs a call with a permit of its connection and one of all connections, both held until the
 /// response has been read. A call that gets no permit within [`WAIT_MAX`] is rejected as overload,
 /// as is a call of a connection on which too many calls wait already.
 pub(super) async fn limit_expensive_calls(
-    State(all): State<GlobalCallLimits>,
+    State(all): State<ExpensiveCallLimits>,
     request: Request,
     next: Next,
 ) -> Response {
@@ -61,23 +56,20 @@ pub(super) async fn limit_expensive_calls(
     };
     // The connection's permit is acquired first, so that a client waits for its own calls before it
     // competes with others.
-    let permits = async {
-        (
-            load.acquire_permit(costly).await,
-            all.0.acquire(costly).await,
-        )
-    };
+    let permits = async { (load.acquire_permit(costly).await, all.acquire(costly).await) };
     let Ok((of_connection, of_all)) = timeout(WAIT_MAX, permits).await else {
         return grpc::early_rejections::no_permit().into_http();
     };
     drop(waits);
     let response = next.run(request).await;
-    let permits = CallPermits {
-        _unread: is_reflection.then(|| load.count_paused()),
-        _of_connection: of_connection,
-        _of_all: of_all,
-    };
-    response.map(|body| hooked(body, permits))
+    // Reflection reads requests only as its responses are read.
+    let unread = is_reflection.then(|| load.count_paused());
+    response.map(|body| {
+        hooked(body, move |polled, _| {
+            let _held = (&unread, &of_connection, &of_all);
+            polled
+        })
+    })
 }
 
 fn expensive_call(path: &str) -> Option<ExpensiveCall> {
@@ -90,16 +82,6 @@ fn expensive_call(path: &str) -> Option<ExpensiveCall> {
             .then_some(ExpensiveCall::Auxiliary),
     }
 }
-
-/// Permits of a call, held until its response has been read.
-struct CallPermits {
-    /// Reflection reads requests only as its responses are read.
-    _unread: Option<Paused>,
-    _of_connection: Option<OwnedSemaphorePermit>,
-    _of_all: Option<OwnedSemaphorePermit>,
-}
-
-impl Hook for CallPermits {}
 
 #[cfg(test)]
 mod tests {
@@ -114,12 +96,12 @@ mod tests {
             (ExpensiveCall::Get, GETS_MAX),
             (ExpensiveCall::Auxiliary, AUXILIARY_MAX),
         ] {
-            let all = GlobalCallLimits::default();
+            let all = global_limits();
             let permits: Vec<_> = (0..max)
-                .map(|_| all.0.acquire(costly).now_or_never())
+                .map(|_| all.acquire(costly).now_or_never())
                 .collect();
             assert!(permits.iter().all(Option::is_some), "{costly:?}");
-            assert!(all.0.acquire(costly).now_or_never().is_none(), "{costly:?}");
+            assert!(all.acquire(costly).now_or_never().is_none(), "{costly:?}");
         }
     }
 }

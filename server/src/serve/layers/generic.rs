@@ -1,8 +1,9 @@
-//! Generic layers for synchronous checks and hooks. Many calls may wait for their messages at the
-//! same time, and a layer that is an `async fn` needs about 3 KiB for each of them.
+//! Generic layer for synchronous hooks. Many calls may wait for their messages at the same time,
+//! and a layer that is an `async fn` needs about 3 KiB for each of them.
 
 use std::{
     convert::Infallible,
+    ops::ControlFlow,
     task::{Context, Poll},
 };
 
@@ -12,57 +13,47 @@ use tower::{Layer, Service};
 
 type Outcome = Result<Response, Infallible>;
 
-/// A synchronous check of requests.
-pub(super) trait Check: Clone {
-    /// Returns the response if the request must be rejected.
-    fn reject(&self, request: &mut Request) -> Option<Response>;
-}
-
 /// A pair of hooks: one on the request, one on its response.
 pub(super) trait RequestResponseHook: Clone {
     /// State passed from the request to the response.
     type State: Send + 'static;
 
-    /// Returns the state that the response needs.
-    fn on_request(&self, request: &mut Request) -> Self::State;
+    /// Returns the state that the response needs, or the response of a rejected request.
+    fn on_request(&self, request: &mut Request) -> ControlFlow<Response, Self::State>;
 
     /// Returns the response to send.
     fn on_response(state: Self::State, response: Response) -> Response;
 }
 
-/// Layer that applies a [`Check`].
-#[derive(Clone)]
-pub(super) struct CheckLayer<C>(pub(super) C);
+/// A check, which returns the response of a rejected request.
+impl<F: Fn(&mut Request) -> Option<Response> + Clone> RequestResponseHook for F {
+    type State = ();
 
-/// Layer that applies a [`RequestResponseHook`].
-#[derive(Clone)]
-pub(super) struct HookLayer<A>(pub(super) A);
+    fn on_request(&self, request: &mut Request) -> ControlFlow<Response> {
+        match self(request) {
+            Some(response) => ControlFlow::Break(response),
+            None => ControlFlow::Continue(()),
+        }
+    }
 
-/// Service whose requests are checked.
-#[derive(Clone)]
-pub(super) struct CheckedService<C, S> {
-    check: C,
-    inner: S,
-}
-
-/// Service whose requests and responses pass hooks.
-#[derive(Clone)]
-pub(super) struct HookService<A, S> {
-    hook: A,
-    inner: S,
-}
-
-impl<C: Check, S> Layer<S> for CheckLayer<C> {
-    type Service = CheckedService<C, S>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        let check = self.0.clone();
-        CheckedService { check, inner }
+    fn on_response((): (), response: Response) -> Response {
+        response
     }
 }
 
-impl<A: RequestResponseHook, S> Layer<S> for HookLayer<A> {
-    type Service = HookService<A, S>;
+/// Layer that applies a [`RequestResponseHook`].
+#[derive(Clone)]
+pub(super) struct HookLayer<H>(pub(super) H);
+
+/// Service whose requests and responses pass a hook.
+#[derive(Clone)]
+pub(super) struct HookService<H, S> {
+    hook: H,
+    inner: S,
+}
+
+impl<H: RequestResponseHook, S> Layer<S> for HookLayer<H> {
+    type Service = HookService<H, S>;
 
     fn layer(&self, inner: S) -> Self::Service {
         let hook = self.0.clone();
@@ -70,44 +61,27 @@ impl<A: RequestResponseHook, S> Layer<S> for HookLayer<A> {
     }
 }
 
-impl<C, S> Service<Request> for CheckedService<C, S>
+impl<H, S> Service<Request> for HookService<H, S>
 where
-    C: Check,
+    H: RequestResponseHook,
     S: Service<Request, Response = Response, Error = Infallible>,
 {
     type Response = Response;
     type Error = Infallible;
-    type Future = Either<Ready<Outcome>, S::Future>;
+    type Future =
+        Either<Ready<Outcome>, Map<S::Future, Box<dyn FnOnce(Outcome) -> Outcome + Send>>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         self.inner.poll_ready(cx)
     }
 
     fn call(&mut self, mut request: Request) -> Self::Future {
-        match self.check.reject(&mut request) {
-            Some(response) => Either::Left(ready(Ok(response))),
-            None => Either::Right(self.inner.call(request)),
-        }
-    }
-}
-
-impl<A, S> Service<Request> for HookService<A, S>
-where
-    A: RequestResponseHook,
-    S: Service<Request, Response = Response, Error = Infallible>,
-{
-    type Response = Response;
-    type Error = Infallible;
-    type Future = Map<S::Future, Box<dyn FnOnce(Outcome) -> Outcome + Send>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, mut request: Request) -> Self::Future {
-        let state = self.hook.on_request(&mut request);
+        let state = match self.hook.on_request(&mut request) {
+            ControlFlow::Continue(state) => state,
+            ControlFlow::Break(response) => return Either::Left(ready(Ok(response))),
+        };
         let end =
-            Box::new(|response: Outcome| response.map(|response| A::on_response(state, response)));
-        self.inner.call(request).map(end)
+            Box::new(|response: Outcome| response.map(|response| H::on_response(state, response)));
+        Either::Right(self.inner.call(request).map(end))
     }
 }

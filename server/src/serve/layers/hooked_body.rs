@@ -17,8 +17,15 @@ pub(super) type PolledFrame = Poll<Option<Result<Frame<Bytes>, Error>>>;
 /// Inspects each result of polling a body. The hook is dropped with the body.
 pub(super) trait Hook: Send + Unpin + 'static {
     /// Returns the result to pass on in place of `polled`.
-    fn polled(&mut self, polled: PolledFrame, _: &mut Context<'_>) -> PolledFrame {
-        polled
+    fn polled(&mut self, polled: PolledFrame, cx: &mut Context<'_>) -> PolledFrame;
+}
+
+impl<F> Hook for F
+where
+    F: FnMut(PolledFrame, &mut Context<'_>) -> PolledFrame + Send + Unpin + 'static,
+{
+    fn polled(&mut self, polled: PolledFrame, cx: &mut Context<'_>) -> PolledFrame {
+        self(polled, cx)
     }
 }
 
@@ -28,7 +35,10 @@ pub(super) struct Hooked<H> {
 }
 
 /// Adds a hook to a body.
-pub(super) fn hooked(body: Body, hook: impl Hook) -> Body {
+pub(super) fn hooked<F>(body: Body, hook: F) -> Body
+where
+    F: FnMut(PolledFrame, &mut Context<'_>) -> PolledFrame + Send + Unpin + 'static,
+{
     Body::new(Hooked { body, hook })
 }
 

@@ -10,46 +10,28 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 
-use super::generic::Check;
 use crate::{
     access::AccessControl,
     browsers,
     metrics::{Metrics, RejectionReason},
 };
 
-/// Layer that checks host names. Cheap to clone.
-#[derive(Clone)]
-pub(super) struct Hosts {
-    /// Allowed names in lower case.
+/// Returns a check that rejects requests with any other host than the allowed `names`, which are in
+/// lower case, unless callers must authenticate.
+pub(super) fn host_guard(
     names: Arc<[String]>,
     access: AccessControl,
     metrics: Metrics,
-}
-
-impl Hosts {
-    /// Creates the check with the allowed names.
-    pub(super) fn new(names: &[String], access: AccessControl, metrics: Metrics) -> Self {
-        Self {
-            names: names.into(),
-            access,
-            metrics,
-        }
-    }
-
-    fn contains(&self, host: &Authority) -> bool {
-        let is_name = |name: &String| host.host().eq_ignore_ascii_case(name);
-        browsers::is_address(host) || self.names.iter().any(is_name)
-    }
-}
-
-/// Rejects requests with any other host, unless callers must authenticate.
-impl Check for Hosts {
-    fn reject(&self, request: &mut Request) -> Option<Response> {
-        let host = browsers::host(request);
-        if self.access.requires_authentication() || host.is_some_and(|host| self.contains(&host)) {
+) -> impl Fn(&mut Request) -> Option<Response> + Clone {
+    move |request: &mut Request| {
+        let is_allowed = |host: Authority| {
+            let is_name = |name: &String| host.host().eq_ignore_ascii_case(name);
+            browsers::is_address(&host) || names.iter().any(is_name)
+        };
+        if access.requires_authentication() || browsers::host(request).is_some_and(is_allowed) {
             return None;
         }
-        self.metrics.request_rejected(RejectionReason::Host);
+        metrics.request_rejected(RejectionReason::Host);
         let message = "Without authentication this listener accepts only IP addresses, localhost \
                    and the names in server.admin_hosts as the host: use its IP address, or add the \
                    name to server.admin_hosts.\n";

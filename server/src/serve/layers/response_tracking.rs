@@ -2,6 +2,7 @@
 //! was sent completely.
 
 use std::{
+    ops::ControlFlow,
     sync::Arc,
     task::{Context, Poll},
 };
@@ -10,11 +11,11 @@ use axum::{extract::Request, response::Response};
 
 use super::{
     generic::RequestResponseHook,
-    hooked_body::{Hook, PolledFrame, hooked},
+    hooked_body::{PolledFrame, hooked},
 };
 use crate::{
     grpc::DeliveryConfirmation,
-    transport::{ConnectionLoad, Peer, UnreadResponse},
+    transport::{ConnectionLoad, Peer},
 };
 
 /// Layer that tracks the response of each call until the client has read it.
@@ -24,13 +25,13 @@ pub(super) struct ResponseTracking;
 impl RequestResponseHook for ResponseTracking {
     type State = Option<Arc<ConnectionLoad>>;
 
-    fn on_request(&self, request: &mut Request) -> Option<Arc<ConnectionLoad>> {
+    fn on_request(&self, request: &mut Request) -> ControlFlow<Response, Self::State> {
         let peer = request.extensions().get::<Peer>();
-        peer.map(|peer| Arc::clone(&peer.load))
+        ControlFlow::Continue(peer.map(|peer| Arc::clone(&peer.load)))
     }
 
     fn on_response(load: Option<Arc<ConnectionLoad>>, mut response: Response) -> Response {
-        let delivery = response.extensions_mut().remove::<DeliveryConfirmation>();
+        let mut delivery = response.extensions_mut().remove::<DeliveryConfirmation>();
         let Some(load) = load else {
             // Without a connection, a disconnect of the client cannot be detected.
             if let Some(delivery) = delivery {
@@ -38,36 +39,24 @@ impl RequestResponseHook for ResponseTracking {
             }
             return response;
         };
-        let sending = ResponseHook {
-            delivery,
-            response: load.track_response(),
+        let tracked = load.track_response();
+        // The body is polled for more after the client has read the previous frames.
+        let track = move |polled: PolledFrame, _: &mut Context<'_>| {
+            match polled {
+                Poll::Ready(Some(_)) => tracked.mark_unread(),
+                Poll::Ready(None) | Poll::Pending => tracked.mark_read(),
+            }
+            let polled = polled.map_ok(|frame| frame.map_data(|data| tracked.piece(data)));
+            let is_sent = match &polled {
+                Poll::Ready(None) => true,
+                Poll::Ready(Some(Ok(frame))) => frame.is_trailers(),
+                Poll::Ready(Some(Err(_))) | Poll::Pending => false,
+            };
+            if let Some(delivery) = delivery.take_if(|_| is_sent) {
+                delivery.confirm();
+            }
+            polled
         };
-        response.map(|body| hooked(body, sending))
-    }
-}
-
-/// Hook of a response body. The body is polled for more after the client has read the previous
-/// frames.
-struct ResponseHook {
-    delivery: Option<DeliveryConfirmation>,
-    response: UnreadResponse,
-}
-
-impl Hook for ResponseHook {
-    fn polled(&mut self, polled: PolledFrame, _: &mut Context<'_>) -> PolledFrame {
-        match polled {
-            Poll::Ready(Some(_)) => self.response.mark_unread(),
-            Poll::Ready(None) | Poll::Pending => self.response.mark_read(),
-        }
-        let polled = polled.map_ok(|frame| frame.map_data(|data| self.response.piece(data)));
-        let is_sent = match &polled {
-            Poll::Ready(None) => true,
-            Poll::Ready(Some(Ok(frame))) => frame.is_trailers(),
-            Poll::Ready(Some(Err(_))) | Poll::Pending => false,
-        };
-        if let Some(delivery) = self.delivery.take_if(|_| is_sent) {
-            delivery.confirm();
-        }
-        polled
+        response.map(|body| hooked(body, track))
     }
 }

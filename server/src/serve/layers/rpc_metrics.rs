@@ -1,13 +1,16 @@
 //! Counts calls by their gRPC status, which is in the headers of a response without messages and in
 //! the trailers of any other.
 
-use std::task::{Context, Poll};
+use std::{
+    ops::ControlFlow,
+    task::{Context, Poll},
+};
 
 use axum::{extract::Request, http::HeaderMap, response::Response};
 
 use super::{
     generic::RequestResponseHook,
-    hooked_body::{Hook, PolledFrame, hooked},
+    hooked_body::{PolledFrame, hooked},
 };
 use crate::{
     metrics::{CallInProgress, Calls, Metrics},
@@ -25,8 +28,8 @@ pub(super) fn rpc_metrics(metrics: &Metrics) -> Calls {
 impl RequestResponseHook for Calls {
     type State = Option<CallInProgress>;
 
-    fn on_request(&self, request: &mut Request) -> Option<CallInProgress> {
-        Calls::start(self, request.uri().path())
+    fn on_request(&self, request: &mut Request) -> ControlFlow<Response, Self::State> {
+        ControlFlow::Continue(Calls::start(self, request.uri().path()))
     }
 
     fn on_response(counting: Option<CallInProgress>, response: Response) -> Response {
@@ -36,25 +39,22 @@ impl RequestResponseHook for Calls {
         if response.headers().contains_key(STATUS) {
             counting.end(code(response.headers()));
         }
-        response.map(|body| hooked(body, counting))
+        let count = move |polled: PolledFrame, _: &mut Context<'_>| {
+            match &polled {
+                Poll::Pending => {}
+                Poll::Ready(Some(Ok(frame))) => {
+                    if let Some(trailers) = frame.trailers_ref() {
+                        counting.end(code(trailers));
+                    }
+                }
+                Poll::Ready(Some(Err(_)) | None) => counting.end(None),
+            }
+            polled
+        };
+        response.map(|body| hooked(body, count))
     }
 }
 
 fn code(headers: &HeaderMap) -> Option<usize> {
     headers.get(STATUS)?.to_str().ok()?.parse().ok()
-}
-
-impl Hook for CallInProgress {
-    fn polled(&mut self, polled: PolledFrame, _: &mut Context<'_>) -> PolledFrame {
-        match &polled {
-            Poll::Pending => {}
-            Poll::Ready(Some(Ok(frame))) => {
-                if let Some(trailers) = frame.trailers_ref() {
-                    self.end(code(trailers));
-                }
-            }
-            Poll::Ready(Some(Err(_)) | None) => self.end(None),
-        }
-        polled
-    }
 }
