@@ -189,12 +189,7 @@ async fn serve_api(
     started: &OnceLock<Broker>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), RunError> {
-    let EdgeDependencies {
-        config,
-        access,
-        tracing,
-        health,
-    } = *edge;
+    let (config, tracing, health) = (edge.config, edge.tracing, edge.health);
     let mut shutdown = pin!(shutdown);
     let stop = CancellationToken::new();
     let _stop_with_this_future = stop.clone().drop_guard();
@@ -216,7 +211,7 @@ async fn serve_api(
         let (store, metrics) = (Arc::clone(&store), config.metrics.clone());
         Broker::with_telemetry(store, quotas, stream_age, metrics, tracing)
     });
-    access.denials().attach_history(broker.history());
+    edge.access.denials().attach_history(broker.history());
     let api = |server, stop: &CancellationToken| {
         let router = api_router(server, edge, broker)?;
         let stopped = stop.clone().cancelled_owned();
@@ -297,12 +292,7 @@ fn api_router(
     edge: &EdgeDependencies<'_>,
     broker: &Broker,
 ) -> Result<Router, RunError> {
-    let EdgeDependencies {
-        config,
-        access,
-        tracing,
-        health,
-    } = *edge;
+    let (config, access) = (edge.config, edge.access);
     let reflection = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
@@ -310,12 +300,12 @@ fn api_router(
             .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
     };
     let (live, http2) = (|| config.live.subscribe(), &config.http2);
-    let mut routes = Routes::new(health.service())
+    let mut routes = Routes::new(edge.health.service())
         .add_service(grpc::lock_service(
             broker.clone(),
             access.clone(),
             live(),
-            tracing.clone(),
+            edge.tracing.clone(),
             http2,
         ))
         .add_service(grpc::inspection_service(
@@ -342,12 +332,7 @@ fn admin_router(
     broker: &Arc<OnceLock<Broker>>,
     console: axum::Router,
 ) -> Router {
-    let EdgeDependencies {
-        config,
-        access,
-        health,
-        ..
-    } = *edge;
+    let (config, access, health) = (edge.config, edge.access, edge.health);
     let (live, http2) = (config.live.subscribe(), &config.http2);
     let admin = grpc::admin_service(Arc::clone(broker), access.clone(), live, http2);
     let services = Routes::new(health.service()).add_service(admin);

@@ -36,20 +36,14 @@ fn methods() -> HashMap<String, MethodInfo> {
                 for method in &service.method {
                     let name = format!("{of}/{}", method.name());
                     let path = format!("/{name}");
-                    let counted = Method {
+                    let metrics = Method {
                         service: of.clone(),
                         name: method.name().to_owned(),
                         kind: kind(method),
                     };
                     // Spans need a static name. It is leaked once in the lifetime of the process.
                     let span = is_traced.then(|| &*name.leak());
-                    methods.insert(
-                        path,
-                        MethodInfo {
-                            metrics: counted,
-                            span,
-                        },
-                    );
+                    methods.insert(path, MethodInfo { metrics, span });
                 }
             }
         }
