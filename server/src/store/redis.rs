@@ -1,8 +1,7 @@
 //! Redis store. Each verb is one script, which runs on the verified node that has the lock.
 
 mod batcher;
-mod clock_skew;
-mod clock_step;
+mod clock;
 mod cluster;
 mod connect;
 pub mod connection;

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use fred::{
     clients::Client,
     interfaces::{ClientLike as _, EventInterface as _, PubsubInterface as _},
-    types::{CustomCommand, InfoKind, Message, Value},
+    types::{InfoKind, Message},
 };
 use futures::future::try_join_all;
 use tokio::{sync::broadcast, time::sleep, try_join};
 
 use super::{
-    clock_skew::ClockSample,
+    clock::ClockSample,
     cluster::{
         check::check_settings,
         sharded_subscriptions::ShardedSubscriptions,
@@ -288,13 +288,6 @@ async fn open_barrier(
     };
     let (barrier, waiting) = ReplicationBarrier::new(marker, config.wait_replicas);
     Ok((Some(barrier), Some((connection, waiting))))
-}
-
-/// Returns the server's TIME in milliseconds.
-pub(super) async fn time_ms(client: &Client) -> Result<u64, fred::error::Error> {
-    let time = CustomCommand::new_static("TIME", None::<u16>, false);
-    let (seconds, micros): (u64, u64) = client.custom(time, Vec::<Value>::new()).await?;
-    Ok(seconds * 1_000 + micros / 1_000)
 }
 
 /// Completes a connection and checks that it leads to the same process.

@@ -15,8 +15,7 @@ use tokio::{
 };
 
 use super::{
-    clock_skew::ClockSample,
-    clock_step::{ClockStepDetector, HostClocks},
+    clock::{ClockSample, ClockStepDetector, HostClocks},
     connection::plain_message,
     error_table::{CallerError, ErrorClass, NodeAction},
     node::Node,

@@ -1,6 +1,5 @@
 //! A verified Redis server process, and the execution of scripts on it.
 
-mod clock;
 mod inspection;
 
 use std::{
@@ -17,10 +16,9 @@ use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 
-use self::clock::Clock;
 use super::{
     batcher::ScriptBatcher,
-    clock_skew::ClockSample,
+    clock::{Clock, ClockSample},
     cluster::{
         redirect::Redirect, sharded_subscriptions::ShardedSubscriptions, slot, slot_eras::SlotEras,
     },

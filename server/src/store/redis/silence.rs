@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use super::{clock_step::boot_time, connect::OpenedNode, connection::NodeError, node::Node};
+use super::{clock::boot_time, connect::OpenedNode, connection::NodeError, node::Node};
 use crate::time::millis;
 
 /// Longest silence after which a server is used without a rest. Promotions take longer, and leases

@@ -13,7 +13,7 @@ use super::{
     slot_map_refresh::query_slot_map,
 };
 use crate::store::redis::{
-    clock_skew::{ClockSample, SKEW_WARNING_MIN, max_skew, skew_warning},
+    clock::{ClockSample, skew_warning},
     connect::{KEY_FILE_MISSING, VerifiedConnection, connect},
     connection::{Endpoint, NodeError, RedisConfig},
     init::any_key,
@@ -91,11 +91,7 @@ pub(in crate::store::redis) async fn check_cluster(
         let time = time.map_err(|e| endpoint.unreachable(&e))?;
         times.push((endpoint.name(), time));
     }
-    if let Some((first, second, skew)) = max_skew(&times)
-        && skew > SKEW_WARNING_MIN
-    {
-        warnings.push(skew_warning(first, second, skew));
-    }
+    warnings.extend(skew_warning(&times));
     Ok(warnings)
 }
 

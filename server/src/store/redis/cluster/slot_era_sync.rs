@@ -20,7 +20,7 @@ use super::{
     sync_report::{PendingWrite, SyncReport},
 };
 use crate::store::redis::{
-    connect::time_ms,
+    clock::time_ms,
     connection::{Endpoint, NodeError},
     era::{Era, EraParseError, ServerIdentity},
     era_decision::{EraDecision, StoredState, decide_era},

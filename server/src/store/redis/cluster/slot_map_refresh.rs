@@ -15,7 +15,7 @@ use super::{
     slot_map::{SlotMap, SlotMapReply, newest},
 };
 use crate::store::redis::{
-    clock_skew::{SKEW_WARNING_MIN, max_skew, skew_warning},
+    clock::skew_warning,
     connection::{Connection, Endpoint, NodeError},
     location::Address,
 };
@@ -177,11 +177,10 @@ impl Router {
         let times: Vec<_> = serving
             .map(|(_, node)| (node.name(), node.time()))
             .collect();
-        let Some((first, second, skew)) = max_skew(&times) else {
-            return;
-        };
-        if skew > SKEW_WARNING_MIN && self.log_throttle.should_log("clocks", "").is_some() {
-            warn!("{}", skew_warning(first, second, skew));
+        if let Some(warning) = skew_warning(&times)
+            && self.log_throttle.should_log("clocks", "").is_some()
+        {
+            warn!("{warning}");
         }
     }
 }

@@ -1,23 +1,49 @@
-//! Detection of steps of a server's clock.
+//! Clocks of servers: the estimate of one, the skew between two, and the steps of one.
 //!
-//! Each health check bounds the offset of that clock from this host's clock: the server read its
-//! clock at some time between sending and receiving. A step is reported when the bounds of two
-//! consecutive health checks exclude that there was none. A broker that was stopped, suspended or
-//! starved has wide bounds or none, and reports nothing.
+//! Each health check bounds the offset of the server's clock from this host's clock: the server
+//! read its clock at some time between sending and receiving. A step is reported when the bounds of
+//! two consecutive health checks exclude that there was none. A broker that was stopped, suspended
+//! or starved has wide bounds or none, and reports nothing.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
+use fred::{
+    clients::Client,
+    error::Error,
+    interfaces::ClientLike as _,
+    types::{CustomCommand, Value},
+};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::Instant;
 
-use super::clock_skew::ClockSample;
+use crate::time::millis;
 
+/// Largest skew between masters that is not reported.
+const SKEW_WARNING_MIN: Duration = Duration::from_millis(100);
+const SAMPLES: usize = 5;
 /// Smallest step that is reported. Smaller steps are covered by the margins of expiries.
 const STEP_MIN_MS: i64 = 500;
 /// Largest time between the readings of the two clocks of this host.
 const READ_GAP_MAX: Duration = Duration::from_millis(100);
 /// Width up to which new bounds always replace older ones.
 const NARROW_BOUNDS_MS: i64 = 100;
+
+/// Estimate of the server's clock: its last TIME plus the time that has passed here since.
+pub(super) struct Clock {
+    origin: Instant,
+    offset_ms: AtomicU64,
+}
+
+/// A sample of a server's clock, which was read at some time between `sent` and `received`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ClockSample {
+    pub(super) now_ms: u64,
+    pub(super) sent: Instant,
+    pub(super) received: Instant,
+}
 
 /// Detector of clock steps between the health checks of one server.
 #[derive(Debug)]
@@ -41,6 +67,78 @@ struct OffsetBounds {
 pub(super) struct HostClocks {
     monotonic: Duration,
     boot: Duration,
+}
+
+impl Clock {
+    pub(super) fn starting_at(now_ms: u64) -> Self {
+        Self {
+            origin: Instant::now(),
+            offset_ms: AtomicU64::new(now_ms),
+        }
+    }
+
+    pub(super) fn now_ms(&self) -> u64 {
+        self.offset_ms.load(Ordering::Relaxed) + self.elapsed_ms()
+    }
+
+    pub(super) fn now_us(&self) -> u64 {
+        let elapsed_us = u64::try_from(self.origin.elapsed().as_micros()).unwrap_or(u64::MAX / 2);
+        self.offset_ms.load(Ordering::Relaxed) * 1_000 + elapsed_us
+    }
+
+    pub(super) fn at_least(&self, now_ms: u64) {
+        let offset_ms = now_ms.saturating_sub(self.elapsed_ms());
+        self.offset_ms.fetch_max(offset_ms, Ordering::Relaxed);
+    }
+
+    pub(super) fn set(&self, now_ms: u64) {
+        let offset_ms = now_ms.saturating_sub(self.elapsed_ms());
+        self.offset_ms.store(offset_ms, Ordering::Relaxed);
+    }
+
+    fn elapsed_ms(&self) -> u64 {
+        millis(self.origin.elapsed())
+    }
+}
+
+impl ClockSample {
+    /// Reads the clock of a server.
+    pub(super) async fn take(client: &Client) -> Result<Self, Error> {
+        let sent = Instant::now();
+        let now_ms = time_ms(client).await?;
+        Ok(Self {
+            now_ms,
+            sent,
+            received: Instant::now(),
+        })
+    }
+
+    /// Takes several samples and returns the one with the shortest round trip, which is the most
+    /// precise.
+    pub(super) async fn best_of_several(client: &Client) -> Result<Self, Error> {
+        let mut best = Self::take(client).await?;
+        for _ in 1..SAMPLES {
+            let next = Self::take(client).await?;
+            if next.received - next.sent < best.received - best.sent {
+                best = next;
+            }
+        }
+        Ok(best)
+    }
+
+    /// Returns the time by which this clock is at least ahead of the other one.
+    fn lead_over(&self, other: &Self) -> Duration {
+        // Each clock is ahead of `origin` by at least `low` and at most `high`.
+        let origin = self.sent.min(other.sent);
+        let low = Duration::from_millis(self.now_ms).saturating_sub(self.received - origin);
+        let high = Duration::from_millis(other.now_ms + 1).saturating_sub(other.sent - origin);
+        low.saturating_sub(high)
+    }
+
+    /// Returns the minimum skew of two clocks.
+    pub(super) fn skew(&self, other: &Self) -> Duration {
+        self.lead_over(other).max(other.lead_over(self))
+    }
 }
 
 impl ClockStepDetector {
@@ -82,7 +180,10 @@ impl ClockStepDetector {
 
 impl OffsetBounds {
     fn of(reading: &ClockSample, origin: Instant, host: HostClocks) -> Self {
-        let since = |at: Instant| millis(at.saturating_duration_since(origin));
+        let since = |at: Instant| {
+            let passed_ms = at.saturating_duration_since(origin).as_millis();
+            i64::try_from(passed_ms).unwrap_or(i64::MAX / 2)
+        };
         let now_ms = i64::try_from(reading.now_ms).unwrap_or(i64::MAX / 2);
         Self {
             min_ms: now_ms - since(reading.received) - 1,
@@ -123,6 +224,35 @@ impl HostClocks {
     }
 }
 
+/// Returns the warning to operators about the two clocks with the largest skew, if it is too large.
+pub(super) fn skew_warning(all: &[(String, ClockSample)]) -> Option<String> {
+    let (first, second, skew) = max_skew(all)?;
+    (skew > SKEW_WARNING_MIN).then(|| {
+        format!(
+            "{first} and {second} have clocks at least {} ms apart: after a failover fencing \
+             tokens may decrease, and leases may end early or late. Synchronize both with one time \
+             server.",
+            skew.as_millis()
+        )
+    })
+}
+
+/// Returns the two clocks with the largest skew, and that skew.
+fn max_skew<T>(all: &[(T, ClockSample)]) -> Option<(&T, &T, Duration)> {
+    let pairs = all.iter().enumerate().flat_map(|(at, first)| {
+        let others = all[at + 1..].iter();
+        others.map(move |second| (&first.0, &second.0, first.1.skew(&second.1)))
+    });
+    pairs.max_by_key(|(_, _, skew)| *skew)
+}
+
+/// Returns the server's TIME in milliseconds.
+pub(super) async fn time_ms(client: &Client) -> Result<u64, Error> {
+    let time = CustomCommand::new_static("TIME", None::<u16>, false);
+    let (seconds, micros): (u64, u64) = client.custom(time, Vec::<Value>::new()).await?;
+    Ok(seconds * 1_000 + micros / 1_000)
+}
+
 /// Returns the time since this host was started, including suspends.
 pub(super) fn boot_time() -> Duration {
     clock(ClockId::Boottime)
@@ -133,10 +263,6 @@ fn clock(id: ClockId) -> Duration {
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     let nanos = u32::try_from(time.tv_nsec).unwrap_or(0);
     Duration::new(seconds, nanos)
-}
-
-fn millis(time: Duration) -> i64 {
-    i64::try_from(time.as_millis()).unwrap_or(i64::MAX / 2)
 }
 
 #[cfg(test)]
@@ -259,5 +385,42 @@ mod tests {
             matches!(seen[..], [None, None, None, Some(8_990..=9_000)]),
             "{seen:?}"
         );
+    }
+
+    #[test]
+    fn only_skew_beyond_the_round_trip_counts() {
+        let origin = Instant::now();
+        let at = |now_ms, sent, received| ClockSample {
+            now_ms,
+            sent: origin + Duration::from_millis(sent),
+            received: origin + Duration::from_millis(received),
+        };
+        let skew_ms = |first: ClockSample, second: ClockSample| first.skew(&second).as_millis();
+        assert_eq!(skew_ms(at(10_000, 0, 1), at(10_000, 0, 1)), 0);
+        assert_eq!(skew_ms(at(10_000, 0, 1), at(10_500, 500, 501)), 0);
+        assert_eq!(skew_ms(at(10_200, 0, 1), at(10_000, 0, 1)), 198);
+        assert_eq!(skew_ms(at(10_000, 0, 1), at(10_200, 0, 1)), 198);
+        assert_eq!(
+            skew_ms(at(10_200, 0, 300), at(10_000, 0, 1)),
+            0,
+            "a slow answer"
+        );
+        let all = [
+            ("a", at(10_000, 0, 1)),
+            ("b", at(10_150, 0, 1)),
+            ("c", at(10_400, 0, 1)),
+        ];
+        let (first, second, skew) = max_skew(&all).expect("three");
+        assert_eq!((*first, *second, skew.as_millis()), ("a", "c", 398));
+    }
+
+    #[test]
+    fn the_clock_is_set_back_only_by_the_probe() {
+        let clock = Clock::starting_at(1_000_000);
+        clock.at_least(2_000_000);
+        clock.at_least(1_500_000);
+        assert!(clock.now_ms() >= 2_000_000);
+        clock.set(1_000_000);
+        assert!((1_000_000..1_100_000).contains(&clock.now_ms()));
     }
 }
