@@ -15,7 +15,7 @@ mod former_master;
 pub(crate) mod fuzzing;
 mod health_check;
 pub mod init;
-pub(super) mod list;
+pub(super) mod listing;
 pub mod location;
 mod log_throttle;
 pub mod node;
@@ -25,7 +25,6 @@ mod replication;
 mod replication_barrier;
 mod reply;
 mod routing;
-pub(super) mod scan_batch;
 pub mod script;
 pub mod scripts;
 mod silence;
@@ -338,7 +337,7 @@ impl Store for RedisStore {
         from: Option<&Cursor>,
         page_max: usize,
     ) -> Result<Listed, StoreError> {
-        list::list_step(self, filter, from, page_max).await
+        listing::list_step(self, filter, from, page_max).await
     }
 
     async fn check(&self, lock: &LockKey, token: FencingToken) -> Result<Checked, StoreError> {

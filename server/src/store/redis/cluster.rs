@@ -4,7 +4,6 @@
 pub(super) mod check;
 mod event_filter;
 pub(super) mod init;
-mod list;
 pub(super) mod redirect;
 pub(super) mod sharded_subscriptions;
 pub(super) mod slot;
@@ -42,6 +41,7 @@ use super::{
     connect::{KEY_FILE_MISSING, NodePlan},
     connection::{NodeError, RedisConfig},
     former_master::ServerProcesses,
+    listing::ListedServer,
     location::{Address, MasterResolver},
     log_throttle::LogThrottle,
     node::{ExecMode, Node},
@@ -249,6 +249,30 @@ impl Router {
             }
             sleep(RETRY_PAUSE).await;
         }
+    }
+
+    /// Returns the first master, in the order of their first slots, whose first slot is at least
+    /// `from`. Returns `None` after the last master.
+    pub(super) async fn listed_server(
+        &self,
+        from: u16,
+        until: Instant,
+    ) -> Result<Option<ListedServer>, StoreError> {
+        let masters = self.map.borrow().by_first_slot();
+        if masters.is_empty() {
+            return Err(StoreError::NotExecuted("no master has slots".to_owned()));
+        }
+        let mut masters = masters.into_iter().filter(|(slot, _)| *slot >= from);
+        let Some((server, address)) = masters.next() else {
+            return Ok(None);
+        };
+        let remaining = until.saturating_duration_since(Instant::now());
+        Ok(Some(ListedServer {
+            server,
+            next: masters.next().map(|(slot, _)| slot),
+            node: self.supervisor(&address).node(remaining).await,
+            name: Some(format!("Redis at {address}")),
+        }))
     }
 
     fn record_moved(&self, slot: u16, to: &Address) {

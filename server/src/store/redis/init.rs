@@ -8,7 +8,7 @@ use super::{
     connection::{Connection, Endpoint, NodeError, RedisConfig},
     era_decision::{EraDecision, KnownState, decide_era},
     era_sync::{local_config, read_store, refuse_to_serve, sync_era},
-    list::escaped,
+    listing::escaped,
     location::{MasterResolver, SentinelView, StoreLocation},
 };
 

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     lock::{Filter, LockKey, LockState},
-    store::{Cursor, Listed, Outcome, Scan, StoreError, redis::scan_batch::ScanBatch},
+    store::{Cursor, Listed, Outcome, Scan, StoreError, redis::listing::ScanBatch},
 };
 
 /// Time to wait for the remaining nodes after a quorum has answered.

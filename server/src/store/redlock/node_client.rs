@@ -13,7 +13,7 @@ use crate::{
         redis::{
             connection::{NodeError, RedisConfig},
             era::Era,
-            list::ListQuery,
+            listing::ListQuery,
             location::StoreLocation,
             node::Node,
             scripts::{Preamble, ScriptCall, Scripts},
