@@ -31,7 +31,6 @@ mod silence;
 pub mod supervisor;
 pub mod tls;
 mod verify;
-pub(in crate::store) mod watch_interest;
 
 use std::{
     sync::{Arc, OnceLock},
@@ -48,11 +47,10 @@ use self::{
     connection::{NodeError, RedisConfig},
     location::StoreLocation,
     node::{Node, ScriptError},
-    pubsub::event_handler,
+    pubsub::{WatchInterest, event_handler, shared_channel},
     routing::{Route, Topology},
     scripts::{Preamble, ScriptCall, Scripts, calls},
     supervisor::{Channel, Subscription, Supervisor},
-    watch_interest::WatchInterest,
 };
 use super::{
     Acquired, Cancelled, Checked, Cursor, EraId, Event, HandOff, LeaseEndEvent, LeaseReply,
@@ -95,7 +93,7 @@ impl RedisStore {
         let (interest, prefix) = (Arc::clone(&watch_interest), key_prefix.clone());
         let channel = Channel {
             name: format!("{key_prefix}b:{broker}"),
-            shared_name: watch_interest::channel(&key_prefix),
+            shared_name: shared_channel(&key_prefix),
             messages_max,
         };
         let on_event = event_handler(Arc::clone(&listener), prefix, broker, interest);
@@ -346,7 +344,7 @@ impl Store for RedisStore {
 
     async fn watch(&self) -> Result<(), StoreError> {
         let node = self.topology.any_node(CALL_TIMEOUT).await?;
-        let channel = watch_interest::channel(&self.key_prefix);
+        let channel = shared_channel(&self.key_prefix);
         node.publish(&channel, &channel).await?;
         self.watch_interest.refresh();
         Ok(())

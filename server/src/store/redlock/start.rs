@@ -18,10 +18,9 @@ use crate::{
         redis::{
             connection::{NodeError, RedisConfig},
             location::{Address, StoreLocation},
-            pubsub::decode_message,
+            pubsub::{decode_message, shared_channel},
             scripts::Scripts,
             supervisor::{Channel, NodeEvent, Subscription},
-            watch_interest,
         },
     },
 };
@@ -189,7 +188,7 @@ fn subscription(
     let key_prefix = config.key_prefix.clone();
     let channel = Channel {
         name: format!("{key_prefix}b:{broker}"),
-        shared_name: watch_interest::channel(&key_prefix),
+        shared_name: shared_channel(&key_prefix),
         messages_max: MESSAGES_MAX,
     };
     let on_event = Box::new(move |event| match event {

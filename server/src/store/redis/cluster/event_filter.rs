@@ -27,7 +27,9 @@ use tokio::time::Instant;
 
 use super::{Router, slot::slot_of_key};
 use crate::store::redis::{
-    location::Address, pubsub::lock_key_of, supervisor::NodeEvent, watch_interest::is_changes,
+    location::Address,
+    pubsub::{is_changes, lock_key_of},
+    supervisor::NodeEvent,
 };
 
 /// Longest time for which a message from the former master of a slot may be in flight. It is longer
