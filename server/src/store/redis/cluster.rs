@@ -1,7 +1,6 @@
 //! Redis Cluster: a node for each master, routing of calls to the master of their slot, and events
 //! of the nodes.
 
-pub(super) mod check;
 mod event_filter;
 pub(super) mod init;
 pub(super) mod redirect;

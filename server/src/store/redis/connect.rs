@@ -14,7 +14,6 @@ use tokio::{sync::broadcast, time::sleep, try_join};
 use super::{
     clock::ClockSample,
     cluster::{
-        check::check_settings,
         sharded_subscriptions::ShardedSubscriptions,
         slot::tag_of,
         slot_era_sync::{SlotContext, SlotEraSync},
@@ -112,13 +111,9 @@ pub(super) async fn check(
     view: Option<SentinelView>,
 ) -> Result<Findings, fred::error::Error> {
     let mut findings = info.check(endpoint);
-    if !findings.problems.is_empty() {
-        return Ok(findings);
+    if findings.problems.is_empty() {
+        replication::check(endpoint, client, info, view, &mut findings).await?;
     }
-    if endpoint.config.location.is_cluster() {
-        check_settings(endpoint, client, &mut findings).await;
-    }
-    replication::check(endpoint, client, info, view, &mut findings).await?;
     Ok(findings)
 }
 

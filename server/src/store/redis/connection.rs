@@ -277,11 +277,8 @@ fn builder(config: Config, messages_max: usize) -> Builder {
 pub(super) async fn setting(client: &Client, name: &str) -> Result<Option<String>, Error> {
     let config = CustomCommand::new_static("CONFIG", None::<u16>, false);
     let args: Vec<Value> = vec!["GET".into(), name.into()];
-    let (_, value): (String, String) = match client.custom(config, args).await? {
-        Some(pair) => pair,
-        None => return Ok(None),
-    };
-    Ok(Some(value))
+    let pair: Option<(String, String)> = client.custom(config, args).await?;
+    Ok(pair.map(|(_, value)| value))
 }
 
 /// Returns true if the error means that the server has closed the connection, and not that it is

@@ -1,4 +1,5 @@
-//! Check that a master which is cut off stops in time: before leases are renewed at its successor.
+//! Check, from the settings of a master, that it stops in time when it is cut off: before leases are
+//! renewed at its successor.
 
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ const IN_FLIGHT_MARGIN: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct MinReplicas {
     /// Minimum number of replicas for a write.
-    min_to_write: usize,
+    to_write: usize,
     /// Time for which a replica counts after its last acknowledgment.
     max_lag: Duration,
 }
@@ -39,7 +40,7 @@ struct ReplicationContext {
     former_max: Duration,
 }
 
-/// Adds warnings about the replication of a master, outside a cluster.
+/// Adds what the settings of a master show: in a cluster also problems, elsewhere only warnings.
 pub(super) async fn check(
     endpoint: &Endpoint,
     client: &Client,
@@ -48,7 +49,11 @@ pub(super) async fn check(
     findings: &mut Findings,
 ) -> Result<(), Error> {
     let Endpoint { config, .. } = endpoint;
-    if config.location.is_cluster() || !info.has_replacement(config) {
+    if config.location.is_cluster() {
+        check_cluster(endpoint, client, findings).await;
+        return Ok(());
+    }
+    if !info.has_replacement(config) {
         return Ok(());
     }
     let around = ReplicationContext {
@@ -77,13 +82,47 @@ pub(super) async fn check(
     Ok(())
 }
 
+/// Adds the problems and warnings that the settings of a master of a cluster show.
+async fn check_cluster(endpoint: &Endpoint, client: &Client, findings: &mut Findings) {
+    let address = endpoint.name();
+    let coverage = setting(client, "cluster-require-full-coverage").await;
+    let timeout = setting(client, "cluster-node-timeout").await;
+    let (Ok(Some(coverage)), Ok(Some(timeout))) = (coverage, timeout) else {
+        findings.hides_settings = true;
+        findings.warnings.push(format!(
+            "{address} does not show its settings to this broker's user. Check that \
+             cluster-require-full-coverage is no and cluster-node-timeout at most \
+             store.former_master_max, or allow CONFIG GET."
+        ));
+        return;
+    };
+    if coverage != "no" {
+        let problem = format!(
+            "{address} has cluster-require-full-coverage {coverage}: if one master fails, all \
+             others stop too. Set it to no, or start with --allow-unsafe-redis."
+        );
+        match endpoint.config.allow_unsafe {
+            true => findings.warnings.push(problem),
+            false => findings.problems.push(problem),
+        }
+    }
+    let former_max_ms = endpoint.config.bounds.former_master_max_ms;
+    if timeout.parse().is_ok_and(|ms: u64| ms > former_max_ms) {
+        findings.warnings.push(format!(
+            "{address} has cluster-node-timeout {timeout}: an isolated master accepts writes for \
+             that long, but store.former_master_max is only {former_max_ms} ms, so G2 is not \
+             guaranteed. Lower cluster-node-timeout, or raise store.former_master_max."
+        ));
+    }
+}
+
 /// Returns the settings, or `None` if the broker's user may not read them.
 async fn min_replicas(client: &Client) -> Result<Option<MinReplicas>, Error> {
     let to_write = read_setting(client, "min-replicas-to-write").await?;
     let max_lag = read_setting(client, "min-replicas-max-lag").await?;
     Ok(to_write.zip(max_lag).and_then(|(to_write, max_lag)| {
         Some(MinReplicas {
-            min_to_write: to_write.try_into().ok()?,
+            to_write: to_write.try_into().ok()?,
             max_lag: Duration::from_secs(max_lag),
         })
     }))
@@ -121,10 +160,7 @@ impl ReplicationContext {
 
 impl MinReplicas {
     fn warnings(self, address: &str, around: ReplicationContext) -> Vec<String> {
-        let Self {
-            min_to_write: to_write,
-            max_lag,
-        } = self;
+        let Self { to_write, max_lag } = self;
         let ReplicationContext {
             replicas,
             former_max,
@@ -180,7 +216,7 @@ mod tests {
 
     fn set(to_write: usize, max_lag_s: u64) -> MinReplicas {
         MinReplicas {
-            min_to_write: to_write,
+            to_write,
             max_lag: Duration::from_secs(max_lag_s),
         }
     }
