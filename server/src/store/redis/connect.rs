@@ -33,10 +33,8 @@ use super::{
     verify::{Findings, ServerInfo},
 };
 
-pub(super) const KEY_FILE_MISSING: &str = "A cluster does not store the deployment key: the \
-                                           brokers need it in a file (store.deployment_key_file).";
-
 /// The parts from which every node of a store is opened.
+#[derive(Clone)]
 pub(super) struct NodePlan {
     pub(super) config: RedisConfig,
     pub(super) scripts: Arc<[Script]>,
@@ -149,13 +147,8 @@ pub(super) async fn open(
             let mut era_sync =
                 SlotEraSync::new(slots.clone(), endpoint.clone(), client.clone(), server);
             era_sync.sync_first().await?;
-            let key = plan.config.deployment_key.clone();
-            let key = key.ok_or_else(|| NodeError::Unfit(vec![KEY_FILE_MISSING.to_owned()]))?;
-            (
-                NodeEras::Slots(Arc::clone(&era_sync.eras)),
-                key,
-                Some(era_sync),
-            )
+            let eras = NodeEras::Slots(Arc::clone(&era_sync.eras));
+            (eras, plan.config.cluster_key()?, Some(era_sync))
         }
     };
     ensure_not_silent(&last_reply, &endpoint).await?;

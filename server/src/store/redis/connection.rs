@@ -132,6 +132,14 @@ impl RedisConfig {
         format!("{}era", self.key_prefix)
     }
 
+    /// Returns the deployment key of a cluster, which the cluster does not store.
+    pub(super) fn cluster_key(&self) -> Result<DeploymentKey, NodeError> {
+        let missing = "A cluster does not store the deployment key: the brokers need it in a file \
+                       (store.deployment_key_file).";
+        let key = self.deployment_key.clone();
+        key.ok_or_else(|| NodeError::Unfit(vec![missing.to_owned()]))
+    }
+
     /// Returns the key that is written before replicas are queried.
     pub(super) fn marker_key(&self) -> String {
         format!("{}marker", self.key_prefix)

@@ -3,18 +3,16 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 
 use super::{
     slot::{SLOTS, ranges},
     slot_era_sync::{SlotContext, SlotEraSync},
-    slot_eras::EraHistory,
-    slot_map::{SlotMap, newest},
-    slot_map_refresh::query_slot_map,
+    slot_map::{SlotMap, query_servers},
 };
 use crate::store::redis::{
     clock::{ClockSample, skew_warning},
-    connect::{KEY_FILE_MISSING, VerifiedConnection, connect},
+    connect::{VerifiedConnection, connect},
     connection::{Endpoint, NodeError, RedisConfig},
     init::any_key,
     location::Address,
@@ -33,7 +31,8 @@ pub(in crate::store::redis) async fn init_cluster(
     config: RedisConfig,
     seeds: &[Address],
 ) -> Result<String, NodeError> {
-    let map = read_slot_map(&config, seeds).await?;
+    config.cluster_key()?;
+    let map = query_servers(&config, seeds).await?;
     let unserved = map.unserved();
     if !unserved.is_empty() {
         return Err(NodeError::Unfit(vec![format!(
@@ -41,7 +40,7 @@ pub(in crate::store::redis) async fn init_cluster(
             ranges(unserved)
         )]));
     }
-    let mut masters = open_masters(&config, &Arc::new(map)).await?;
+    let mut masters = open_masters(&config, map).await?;
     for master in &masters {
         let CheckedMaster {
             endpoint, checked, ..
@@ -71,7 +70,8 @@ pub(in crate::store::redis) async fn check_cluster(
     config: RedisConfig,
     seeds: &[Address],
 ) -> Result<Vec<String>, NodeError> {
-    let map = read_slot_map(&config, seeds).await?;
+    config.cluster_key()?;
+    let map = query_servers(&config, seeds).await?;
     let mut warnings = Vec::new();
     let unserved = map.unserved();
     if !unserved.is_empty() {
@@ -79,7 +79,7 @@ pub(in crate::store::redis) async fn check_cluster(
         warnings.push(format!("No master has the slots {slots}: no locks there."));
     }
     let mut times = Vec::new();
-    for master in open_masters(&config, &Arc::new(map)).await? {
+    for master in open_masters(&config, map).await? {
         let CheckedMaster {
             endpoint,
             checked,
@@ -95,33 +95,12 @@ pub(in crate::store::redis) async fn check_cluster(
     Ok(warnings)
 }
 
-async fn read_slot_map(config: &RedisConfig, seeds: &[Address]) -> Result<SlotMap, NodeError> {
-    if config.deployment_key.is_none() {
-        return Err(NodeError::Unfit(vec![KEY_FILE_MISSING.to_owned()]));
-    }
-    let (mut readings, mut reasons) = (Vec::new(), Vec::new());
-    for seed in seeds {
-        match query_slot_map(&Endpoint::new(seed.clone(), config.clone())).await {
-            Ok(reading) => readings.push(reading),
-            Err(error @ NodeError::Unfit(_)) => return Err(error),
-            Err(NodeError::Unreachable(error)) => reasons.push(error),
-        }
-    }
-    newest(readings).ok_or_else(|| NodeError::Unreachable(reasons.join(" ")))
-}
-
-async fn open_masters(
-    config: &RedisConfig,
-    map: &Arc<SlotMap>,
-) -> Result<Vec<CheckedMaster>, NodeError> {
-    let (sender, receiver) = watch::channel(Arc::clone(map));
-    let slots = SlotContext {
-        map: receiver,
-        history: Arc::new(EraHistory::new()),
-        refresh_slot_map: Arc::new(Notify::new()),
-    };
+async fn open_masters(config: &RedisConfig, map: SlotMap) -> Result<Vec<CheckedMaster>, NodeError> {
+    let addresses = map.masters();
+    let (_, map) = watch::channel(Arc::new(map));
+    let slots = SlotContext::new(map);
     let mut masters = Vec::new();
-    for address in sender.borrow().masters() {
+    for address in addresses {
         let endpoint = Endpoint::new(address, config.clone());
         let checked = connect(&endpoint, None).await?;
         let client = checked.connection.client().clone();

@@ -1,19 +1,9 @@
 //! Redirects of a cluster: `MOVED`, or `ASK` while a slot is moving.
 
-use std::time::Duration;
-
 use fred::error::Error;
-use tokio::time::sleep;
 
-use super::{Router, SlotRoute, slot::SLOTS, slot_map::UNNAMED_HOSTS};
-use crate::store::{StoreError, redis::location::Address};
-
-/// Number of redirects that a call follows, in case that servers redirect to each other.
-const REDIRECTS_MAX: u32 = 12;
-/// Number of redirects after which a call pauses before it follows the next one, so that the
-/// servers can agree.
-const REDIRECTS_BEFORE_PAUSE: u32 = 3;
-const REDIRECT_PAUSE: Duration = Duration::from_millis(20);
+use super::{slot::SLOTS, slot_map::UNNAMED_HOSTS};
+use crate::store::redis::location::Address;
 
 /// The server that has a lock instead.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,34 +44,6 @@ impl Redirect {
             port,
         });
         Some(Self { slot, to, asking })
-    }
-}
-
-impl Router {
-    /// Follows the redirect of a server to the node that has the lock.
-    pub(in crate::store::redis) async fn follow_redirect(
-        &self,
-        call: &mut SlotRoute,
-        redirect: Redirect,
-    ) -> Result<(), StoreError> {
-        call.redirects += 1;
-        if call.redirects > REDIRECTS_MAX {
-            let reason = format!(
-                "the masters do not agree on the owner of slot {}",
-                call.slot
-            );
-            return Err(StoreError::NotExecuted(reason));
-        }
-        match redirect.to {
-            Some(to) if redirect.asking => call.asking = Some(to),
-            Some(to) => self.record_moved(redirect.slot, &to),
-            // The slot map may have the address.
-            None => self.refresh_slot_map.notify_one(),
-        }
-        if call.redirects > REDIRECTS_BEFORE_PAUSE {
-            sleep(REDIRECT_PAUSE).await;
-        }
-        Ok(())
     }
 }
 

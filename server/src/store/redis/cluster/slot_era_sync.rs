@@ -50,8 +50,8 @@ const ROUNDS_MAX: usize = 8;
 /// The slot map, and the eras that this process has used.
 #[derive(Clone)]
 pub(in crate::store::redis) struct SlotContext {
-    pub(super) map: watch::Receiver<Arc<SlotMap>>,
-    pub(super) history: Arc<EraHistory>,
+    map: watch::Receiver<Arc<SlotMap>>,
+    history: Arc<EraHistory>,
     /// Requests a new reading of the slot map.
     pub(super) refresh_slot_map: Arc<Notify>,
 }
@@ -69,6 +69,14 @@ pub(in crate::store::redis) struct SlotEraSync {
 }
 
 impl SlotContext {
+    pub(super) fn new(map: watch::Receiver<Arc<SlotMap>>) -> Self {
+        Self {
+            map,
+            history: Arc::new(EraHistory::new()),
+            refresh_slot_map: Arc::default(),
+        }
+    }
+
     /// Marks eras as doubtful, in which locks may have been lost without a trace on the server.
     pub(in crate::store::redis) fn mark_doubtful(&self, eras: Vec<SlotEra>) {
         self.history.mark_doubtful(eras);

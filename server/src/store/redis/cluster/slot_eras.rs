@@ -20,6 +20,7 @@ use crate::{
             era::{Era, EraBounds, FormerProcess},
             era_decision::KnownState,
             former_master::ConfirmationPause,
+            scripts::EraUse,
         },
     },
 };
@@ -138,7 +139,7 @@ impl SlotEras {
 
     /// Returns the era in which the node may grant locks. The id is empty if there is none within
     /// [`ERA_TIMEOUT`].
-    pub(in crate::store::redis) async fn id(&self, slot: u16) -> Box<str> {
+    async fn id(&self, slot: u16) -> Box<str> {
         let mut synced = self.changed.subscribe();
         let settle = async {
             loop {
@@ -156,15 +157,23 @@ impl SlotEras {
         timeout(ERA_TIMEOUT, settle).await.unwrap_or_default()
     }
 
+    /// Returns the era for this operation of a script, which is empty if the script needs none.
+    ///
+    /// # Errors See [`SlotEras::id_for_confirmation`].
+    pub(super) async fn id_for(&self, slot: u16, era_use: EraUse) -> Result<Box<str>, StoreError> {
+        match era_use {
+            EraUse::Grant => Ok(self.id(slot).await),
+            EraUse::Confirm => self.id_for_confirmation(slot).await,
+            EraUse::None => Ok(Box::default()),
+        }
+    }
+
     /// Returns the era in which the node may confirm leases. The id is empty while the slot is
     /// moving: then no other master has replaced this one.
     ///
     /// # Errors While the former master of the slot may accept writes, or as long as it is unknown
     /// whether there is one.
-    pub(in crate::store::redis) async fn id_for_confirmation(
-        &self,
-        slot: u16,
-    ) -> Result<Box<str>, StoreError> {
+    async fn id_for_confirmation(&self, slot: u16) -> Result<Box<str>, StoreError> {
         if self.slots.lock()[usize::from(slot)] == SlotState::Unread {
             self.id(slot).await;
         }

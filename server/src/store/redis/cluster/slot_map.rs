@@ -1,17 +1,27 @@
 //! Slot map: the master of each slot, according to a server of the cluster.
 
+use std::time::Duration;
+
 use fred::{
     clients::Client,
-    error::Error,
+    error::{Error, ErrorKind},
     interfaces::ClientLike as _,
     types::{CustomCommand, Value},
 };
+use futures::future::join_all;
+use tokio::time::timeout;
 
 use super::slot::SLOTS;
-use crate::store::redis::location::Address;
+use crate::store::redis::{
+    connection::{Connection, Endpoint, NodeError, RedisConfig},
+    location::Address,
+};
 
 /// Host of a node that has no name although names are preferred. The node may be on any host.
 pub(super) const UNNAMED_HOSTS: &str = "?";
+const CLUSTER_DISABLED: &str = "cluster support disabled";
+/// Time for a server to return its slot map on a new connection.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The master of each slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,8 +29,8 @@ pub(in crate::store::redis) struct SlotMap {
     /// Number that rises with every change on which the servers agree.
     pub(super) epoch: u64,
     masters: Vec<Address>,
-    /// For each slot the index of its master in `masters` plus 1, or 0 without a master.
-    slots: Box<[u16]>,
+    /// For each slot the index of its master in `masters`, if it has one.
+    slots: Box<[Option<u16>]>,
 }
 
 /// A slot map, and whether the server that returned it can reach most of the others.
@@ -36,35 +46,31 @@ impl SlotMap {
         Self {
             epoch: 0,
             masters: Vec::new(),
-            slots: vec![0; SLOTS.into()].into(),
+            slots: vec![None; SLOTS.into()].into(),
         }
     }
 
     pub(super) fn master(&self, slot: u16) -> Option<&Address> {
-        let index = self.slots[usize::from(slot)];
-        self.masters.get(usize::from(index.checked_sub(1)?))
+        let index = self.slots[usize::from(slot)]?;
+        self.masters.get(usize::from(index))
     }
 
     /// Returns all masters that have slots, in the order of their addresses.
     pub(super) fn masters(&self) -> Vec<Address> {
-        let has_slots = |index: usize| self.slots.iter().any(|&of| usize::from(of) == index + 1);
-        let masters = self.masters.iter().enumerate();
-        let mut masters: Vec<_> = masters
-            .filter(|(index, _)| has_slots(*index))
-            .map(|(_, master)| master.clone())
-            .collect();
+        let by_first_slot = self.by_first_slot().into_iter();
+        let mut masters: Vec<_> = by_first_slot.map(|(_, master)| master).collect();
         masters.sort_unstable();
         masters
     }
 
     /// Returns all masters with the first slot of each, in the order of these slots.
     pub(super) fn by_first_slot(&self) -> Vec<(u16, Address)> {
-        let mut masters: Vec<(u16, Address)> = Vec::new();
-        for slot in 0..SLOTS {
-            if let Some(master) = self.master(slot)
-                && masters.iter().all(|(_, address)| address != master)
+        let (mut masters, mut is_listed) = (Vec::new(), vec![false; self.masters.len()]);
+        for (slot, index) in (0..SLOTS).zip(self.slots.iter().copied()) {
+            if let Some(index) = index.map(usize::from)
+                && !std::mem::replace(&mut is_listed[index], true)
             {
-                masters.push((slot, master.clone()));
+                masters.push((slot, self.masters[index].clone()));
             }
         }
         masters
@@ -94,9 +100,7 @@ impl SlotMap {
             self.masters.push(master.clone());
             self.masters.len() - 1
         });
-        if let Some(of) = self.slots.get_mut(usize::from(slot)) {
-            *of = u16::try_from(index + 1).unwrap_or(0);
-        }
+        self.slots[usize::from(slot)] = u16::try_from(index).ok();
     }
 
     /// Parses the reply of `CLUSTER SLOTS`. `from` is the server that replied. Returns `None` for a
@@ -153,23 +157,52 @@ impl SlotMapReply {
                 .filter_map(|line| line.trim_end().split_once(':'));
             lines.find_map(|(field, value)| (field == name).then_some(value))
         };
-        let map = SlotMap::parse(slots, from).map(|map| SlotMap {
-            epoch: field("cluster_current_epoch")
-                .and_then(|epoch| epoch.parse().ok())
-                .unwrap_or(0),
-            ..map
-        });
-        let unreadable = || {
-            Error::new(
-                fred::error::ErrorKind::Protocol,
-                "malformed reply to CLUSTER SLOTS",
-            )
-        };
+        let unreadable = || Error::new(ErrorKind::Protocol, "malformed reply to CLUSTER SLOTS");
+        let mut map = SlotMap::parse(slots, from).ok_or_else(unreadable)?;
+        let epoch = field("cluster_current_epoch").map(str::parse);
+        map.epoch = epoch.and_then(Result::ok).unwrap_or(0);
         Ok(Self {
             is_ok: field("cluster_state") == Some("ok"),
-            map: map.ok_or_else(unreadable)?,
+            map,
         })
     }
+}
+
+/// Returns the newest slot map of several servers, which are queried on new connections.
+pub(super) async fn query_servers(
+    config: &RedisConfig,
+    servers: &[Address],
+) -> Result<SlotMap, NodeError> {
+    let queries = servers.iter().map(async |address| {
+        let endpoint = Endpoint::new(address.clone(), config.clone());
+        query_slot_map(&endpoint).await
+    });
+    let (mut replies, mut reason) = (Vec::new(), Vec::new());
+    for reading in join_all(queries).await {
+        match reading {
+            Ok(reading) => replies.push(reading),
+            Err(error @ NodeError::Unfit(_)) => return Err(error),
+            Err(NodeError::Unreachable(error)) => reason.push(error),
+        }
+    }
+    newest(replies).ok_or_else(|| NodeError::Unreachable(reason.join(" ")))
+}
+
+/// Reads the slot map of a server.
+async fn query_slot_map(endpoint: &Endpoint) -> Result<SlotMapReply, NodeError> {
+    let connection = Connection::open(endpoint).await?;
+    let query = SlotMapReply::query(connection.client(), &endpoint.address);
+    let Ok(reading) = timeout(REPLY_TIMEOUT, query).await else {
+        let reason = format!("{} does not answer in time.", endpoint.name());
+        return Err(NodeError::Unreachable(reason));
+    };
+    reading.map_err(|error| match error.details().contains(CLUSTER_DISABLED) {
+        true => NodeError::Unfit(vec![format!(
+            "{} does not run in cluster mode. Use redis://, or a server with cluster-enabled yes.",
+            endpoint.name()
+        )]),
+        false => endpoint.unreachable(&error),
+    })
 }
 
 /// Returns the newest of several maps. Maps of servers that can reach most of the others take
