@@ -42,8 +42,6 @@ pub enum EraDecision {
     Adopt(DeploymentKey),
     /// Write an era before serving.
     Write(Box<EraWrite>),
-    /// Do not serve. The text is the end of a sentence about the store.
-    Refuse(&'static str),
 }
 
 /// An era to write.
@@ -72,24 +70,26 @@ pub struct ReplacedMaster {
 }
 
 impl KnownState {
-    /// Records the values of an era in which this process serves.
-    pub fn remember(&mut self, era: &Era, key: &DeploymentKey) {
+    /// Records the values of an era in which this process serves, besides its key.
+    pub fn remember(&mut self, era: &Era) {
         self.bounds = Some(self.bounds.unwrap_or(era.bounds).max(era.bounds));
         self.no_grants_before_ms = self.no_grants_before_ms.max(era.no_grants_before_ms);
-        self.key = Some(key.clone());
     }
 }
 
 /// Decides about one verified store.
+///
+/// # Errors
+/// If the broker must not serve: the reason, as the end of a sentence about the store.
 pub fn decide_era(
     found: &StoredState,
     server: &ServerIdentity,
     own: &LocalConfig,
     known_state: &KnownState,
-) -> EraDecision {
+) -> Result<EraDecision, &'static str> {
     match &found.era {
         Some(era) => decide_with_era(era, found, server, own, known_state),
-        None => decide_without_era(found, server, own, known_state),
+        None => Ok(decide_without_era(found, server, own, known_state)),
     }
 }
 
@@ -99,43 +99,41 @@ fn decide_with_era(
     server: &ServerIdentity,
     own: &LocalConfig,
     known_state: &KnownState,
-) -> EraDecision {
+) -> Result<EraDecision, &'static str> {
     let fits = |key: &&DeploymentKey| key.fingerprint() == era.key_fingerprint;
     let (key, store_key) = match (&own.key, &found.key) {
-        (Some(file), _) if fits(&file) => (file, false),
-        (Some(_), _) => return EraDecision::Refuse(OTHER_KEY_FILE),
-        (None, _) if era.key_source == KeySource::File => return EraDecision::Refuse(NO_KEY_FILE),
-        (None, Some(key)) if fits(&key) => (key, false),
-        (None, Some(_)) => return EraDecision::Refuse(KEY_OF_ANOTHER_ERA),
+        (Some(file), _) if fits(&file) => (file.clone(), false),
+        (Some(_), _) => return Err(OTHER_KEY_FILE),
+        (None, _) if era.key_source == KeySource::File => return Err(NO_KEY_FILE),
+        (None, Some(key)) if fits(&key) => (key.clone(), false),
+        (None, Some(_)) => return Err(KEY_OF_ANOTHER_ERA),
         (None, None) => match known_state.key.as_ref().filter(fits) {
-            Some(key) => (key, true),
-            None => {
-                return EraDecision::Write(Box::new(write_new_key(era, server, own, known_state)));
-            }
+            Some(key) => (key.clone(), true),
+            // The key is lost. Repeats of older calls cannot be recognized, so the era ends.
+            None => (DeploymentKey::random(), true),
         },
     };
-    let source = source(own);
     let is_same_server = era.run_id == server.run_id && server.continues(&era.replid);
     let is_doubted = known_state.doubted.as_deref() == Some(era.id.as_str());
     let same_data = is_same_server && !found.has_stayed && !is_doubted;
-    if !same_data {
-        return EraDecision::Write(Box::new(EraWrite {
+    if !same_data || !fits(&&key) {
+        return Ok(EraDecision::Write(Box::new(EraWrite {
             era: Era {
                 no_grants_before_ms: known_state.no_grants_before_ms.max(era.no_grants_before_ms),
-                ..Era::new(server, own.bounds, key, source)
+                ..Era::new(server, own.bounds, &key, source(own))
             },
             quarantine_ms: Some(bounds(Some(era.bounds), own, known_state).quarantine_ms()),
             replaced: replaced(era, server, own, known_state),
             former: era.former.clone(),
-            key: key.clone(),
+            key,
             store_key,
-        }));
+        })));
     }
     let bounds = era.bounds.max(own.bounds);
     if bounds == era.bounds && !store_key {
-        return EraDecision::Adopt(key.clone());
+        return Ok(EraDecision::Adopt(key));
     }
-    EraDecision::Write(Box::new(EraWrite {
+    Ok(EraDecision::Write(Box::new(EraWrite {
         era: Era {
             bounds,
             former: None,
@@ -144,9 +142,9 @@ fn decide_with_era(
         quarantine_ms: None,
         replaced: None,
         former: era.former.clone(),
-        key: key.clone(),
+        key,
         store_key,
-    }))
+    })))
 }
 
 fn decide_without_era(
@@ -179,28 +177,6 @@ fn decide_without_era(
         key,
         store_key,
     }))
-}
-
-/// Starts a new era with a new key, because the key is lost: repeats of older calls cannot be
-/// recognized.
-fn write_new_key(
-    era: &Era,
-    server: &ServerIdentity,
-    own: &LocalConfig,
-    known_state: &KnownState,
-) -> EraWrite {
-    let key = DeploymentKey::random();
-    EraWrite {
-        era: Era {
-            no_grants_before_ms: known_state.no_grants_before_ms.max(era.no_grants_before_ms),
-            ..Era::new(server, own.bounds, &key, KeySource::Store)
-        },
-        quarantine_ms: Some(bounds(Some(era.bounds), own, known_state).quarantine_ms()),
-        replaced: replaced(era, server, own, known_state),
-        former: era.former.clone(),
-        key,
-        store_key: true,
-    }
 }
 
 fn source(own: &LocalConfig) -> KeySource {
@@ -286,10 +262,10 @@ mod tests {
         }
     }
 
-    fn written(decision: EraDecision) -> EraWrite {
+    fn written(decision: Result<EraDecision, &str>) -> EraWrite {
         match decision {
-            EraDecision::Write(write) => *write,
-            EraDecision::Adopt(_) | EraDecision::Refuse(_) => panic!("{decision:?}"),
+            Ok(EraDecision::Write(write)) => *write,
+            Ok(EraDecision::Adopt(_)) | Err(_) => panic!("{decision:?}"),
         }
     }
 
@@ -299,7 +275,7 @@ mod tests {
         let found = found(&key, SMALL);
         for server in [here(), server("run", "other", "000")] {
             let decision = decide_era(&found, &server, &own(None), &KnownState::default());
-            assert_eq!(decision, EraDecision::Adopt(key.clone()));
+            assert_eq!(decision, Ok(EraDecision::Adopt(key.clone())));
         }
     }
 
@@ -392,10 +368,8 @@ mod tests {
         ));
         assert_eq!(trusts.quarantine_ms, None);
         let mut known_state = KnownState::default();
-        known_state.remember(
-            &found(&trusts.key, EraBounds::default()).era.expect("era"),
-            &trusts.key,
-        );
+        known_state.remember(&found(&trusts.key, EraBounds::default()).era.expect("era"));
+        known_state.key = Some(trusts.key.clone());
         let lost = written(decide_era(
             &StoredState::default(),
             &here(),
@@ -441,13 +415,13 @@ mod tests {
         let stored = found(&key, SMALL);
         assert_eq!(
             decide_era(&stored, &here(), &own(Some(&other_key)), &known_state),
-            EraDecision::Refuse(OTHER_KEY_FILE)
+            Err(OTHER_KEY_FILE)
         );
         let mut changed = stored.clone();
         changed.key = Some(other_key.clone());
         assert_eq!(
             decide_era(&changed, &here(), &own(None), &known_state),
-            EraDecision::Refuse(KEY_OF_ANOTHER_ERA)
+            Err(KEY_OF_ANOTHER_ERA)
         );
         let in_file = StoredState {
             era: Some(Era::new(&here(), SMALL, &key, KeySource::File)),
@@ -455,11 +429,11 @@ mod tests {
         };
         assert_eq!(
             decide_era(&in_file, &here(), &own(None), &known_state),
-            EraDecision::Refuse(NO_KEY_FILE)
+            Err(NO_KEY_FILE)
         );
         assert_eq!(
             decide_era(&in_file, &here(), &own(Some(&key)), &known_state),
-            EraDecision::Adopt(key)
+            Ok(EraDecision::Adopt(key))
         );
     }
 

@@ -89,20 +89,17 @@ pub(super) async fn sync_era(
 ) -> Result<SyncedEra, NodeError> {
     for _ in 0..ROUNDS_MAX {
         let read = read_store(endpoint, client).await?;
-        let synced = match decide_era(
-            &read.found,
-            server,
-            &local_config(&endpoint.config),
-            known_state,
-        ) {
+        let own = local_config(&endpoint.config);
+        let decision = decide_era(&read.found, server, &own, known_state);
+        let synced = match decision.map_err(|reason| refuse_to_serve(endpoint, reason))? {
             EraDecision::Adopt(key) => read.found.era.map(|era| SyncedEra { era, key }),
-            EraDecision::Refuse(reason) => return Err(refuse_to_serve(endpoint, reason)),
             EraDecision::Write(write) => {
                 write_era(endpoint, client, &read.expected_text, *write).await?
             }
         };
         if let Some(synced) = synced {
-            known_state.remember(&synced.era, &synced.key);
+            known_state.remember(&synced.era);
+            known_state.key = Some(synced.key.clone());
             return Ok(synced);
         }
     }

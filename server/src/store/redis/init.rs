@@ -6,7 +6,7 @@ use super::{
     cluster::init::{check_cluster, init_cluster},
     connect::{VerifiedConnection, connect},
     connection::{Connection, Endpoint, NodeError, RedisConfig},
-    era_decision::{EraDecision, KnownState, decide_era},
+    era_decision::{KnownState, decide_era},
     era_sync::{local_config, read_store, refuse_to_serve, sync_era},
     listing::escaped,
     location::{MasterResolver, SentinelView, StoreLocation},
@@ -72,18 +72,10 @@ pub async fn check_server(config: RedisConfig) -> Result<(String, Vec<String>), 
     let checked = connect(&endpoint, view).await.map_err(problems)?;
     let client = checked.connection.client();
     let read = read_store(&endpoint, client).await.map_err(problems)?;
-    let known_state = KnownState::default();
-    match decide_era(
-        &read.found,
-        &checked.server,
-        &local_config(&endpoint.config),
-        &known_state,
-    ) {
-        EraDecision::Refuse(reason) => Err(problems(refuse_to_serve(&endpoint, reason))),
-        EraDecision::Adopt(_) | EraDecision::Write(_) => {
-            Ok((checked.server.run_id, checked.warnings))
-        }
-    }
+    let (own, known_state) = (local_config(&endpoint.config), KnownState::default());
+    decide_era(&read.found, &checked.server, &own, &known_state)
+        .map_err(|reason| problems(refuse_to_serve(&endpoint, reason)))?;
+    Ok((checked.server.run_id, checked.warnings))
 }
 
 fn problems(error: NodeError) -> Vec<String> {

@@ -290,15 +290,12 @@ impl SlotEraSync {
                 .slots
                 .history
                 .known_state(slot, config.deployment_key.as_ref());
-            match (
-                decide_era(&found, &self.server, &local_config(config), &known_state),
-                found.era,
-            ) {
+            let own = local_config(config);
+            let decision = decide_era(&found, &self.server, &own, &known_state)
+                .map_err(|reason| refuse_to_serve(&self.endpoint, reason))?;
+            match (decision, found.era) {
                 (EraDecision::Adopt(_), Some(era)) => self.adopt_era(slot, &era, now_ms),
                 (EraDecision::Adopt(_), None) => {}
-                (EraDecision::Refuse(reason), _) => {
-                    return Err(refuse_to_serve(&self.endpoint, reason));
-                }
                 (EraDecision::Write(write), _) => pending.push(PendingWrite {
                     slot,
                     expected: text.unwrap_or_default(),
