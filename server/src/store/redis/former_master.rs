@@ -36,7 +36,8 @@ const PROCESSES_MAX: usize = 256;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ConfirmationPause {
     until: Instant,
-    process: FormerProcess,
+    /// The process that has caused the pause.
+    pub(super) process: FormerProcess,
 }
 
 /// The processes that have served this broker, by which a replaced process is found.
@@ -77,11 +78,6 @@ impl ConfirmationPause {
         StoreError::Recovering {
             retry_after_ms: millis(remaining.min(POLL_INTERVAL)),
         }
-    }
-
-    /// Returns the process that has caused the pause.
-    pub(super) fn process(&self) -> &FormerProcess {
-        &self.process
     }
 }
 

@@ -325,7 +325,7 @@ impl SupervisorTask {
     fn invalidate_eras(&mut self, node: &Node) {
         match (node.era(), node.slot_eras(), &self.plan.slots) {
             (Some(era), _, _) => self.known.doubted = Some(era.id.as_str().into()),
-            (None, Some(eras), Some(slots)) => slots.mark_doubtful(eras.all_synced()),
+            (None, Some(eras), Some(slots)) => slots.history.mark_doubtful(eras.all_synced()),
             (None, _, _) => {}
         }
     }

@@ -15,7 +15,7 @@ use tokio::{
 
 use super::{
     slot::{era_key, ranges},
-    slot_eras::{EraHistory, SlotEra, SlotEras},
+    slot_eras::{EraHistory, SlotEras, SlotState},
     slot_map::SlotMap,
     sync_report::{PendingWrite, SyncReport},
 };
@@ -51,7 +51,7 @@ const ROUNDS_MAX: usize = 8;
 #[derive(Clone)]
 pub(in crate::store::redis) struct SlotContext {
     map: watch::Receiver<Arc<SlotMap>>,
-    history: Arc<EraHistory>,
+    pub(in crate::store::redis) history: Arc<EraHistory>,
     /// Requests a new reading of the slot map.
     pub(super) refresh_slot_map: Arc<Notify>,
 }
@@ -75,11 +75,6 @@ impl SlotContext {
             history: Arc::new(EraHistory::new()),
             refresh_slot_map: Arc::default(),
         }
-    }
-
-    /// Marks eras as doubtful, in which locks may have been lost without a trace on the server.
-    pub(in crate::store::redis) fn mark_doubtful(&self, eras: Vec<SlotEra>) {
-        self.history.mark_doubtful(eras);
     }
 
     /// Returns the first slot of a master.
@@ -196,13 +191,13 @@ impl SlotEraSync {
             let report = match self.sync_batch(batch.to_vec(), must_have).await {
                 Ok(report) => report,
                 Err(error) => {
-                    self.eras.set_failed(batch);
+                    self.eras.set(batch, &SlotState::Failed);
                     self.eras.notify_waiting();
                     return Err(error);
                 }
             };
-            self.eras.set_moving(&report.redirected);
-            self.eras.set_failed(&report.failed);
+            self.eras.set(&report.redirected, &SlotState::Moving);
+            self.eras.set(&report.failed, &SlotState::Failed);
             self.eras.notify_waiting();
             report.log(&self.endpoint.name(), &self.log_throttle);
             do_wait |= !report.quarantined.is_empty();
@@ -276,7 +271,7 @@ impl SlotEraSync {
             };
             let has_history = self.slots.history.is_known(slot);
             if era.is_none() && config.trust_empty_store && !has_history && !must_have {
-                self.eras.set_unused(slot);
+                self.eras.set(&[slot], &SlotState::Unused);
                 continue;
             }
             report.is_lost |= era.is_none() && has_history;
@@ -286,10 +281,7 @@ impl SlotEraSync {
                 era,
                 key: None,
             };
-            let known_state = self
-                .slots
-                .history
-                .known_state(slot, config.deployment_key.as_ref());
+            let known_state = self.slots.history.known_state(slot);
             let own = local_config(config);
             let decision = decide_era(&found, &self.server, &own, &known_state)
                 .map_err(|reason| refuse_to_serve(&self.endpoint, reason))?;
@@ -359,8 +351,11 @@ impl SlotEraSync {
 
     fn adopt_era(&self, slot: u16, era: &Era, now_ms: u64) {
         self.slots.history.remember(slot, era);
-        self.eras
-            .set_synced(slot, &era.id, ConfirmationPause::required_by(era, now_ms));
+        let synced = SlotState::Synced {
+            id: era.id.as_str().into(),
+            pause: ConfirmationPause::required_by(era, now_ms),
+        };
+        self.eras.set(&[slot], &synced);
     }
 
     /// Checks that a pipeline returned all replies. A pipeline that broke has one error for all

@@ -1,9 +1,6 @@
 //! Eras of slots: those that this process has used, and those in which a node may grant locks.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::{
@@ -12,16 +9,13 @@ use tokio::{
 };
 
 use super::slot::SLOTS;
-use crate::{
-    lock::DeploymentKey,
-    store::{
-        StoreError,
-        redis::{
-            era::{Era, EraBounds, FormerProcess},
-            era_decision::KnownState,
-            former_master::ConfirmationPause,
-            scripts::EraUse,
-        },
+use crate::store::{
+    StoreError,
+    redis::{
+        era::{Era, FormerProcess},
+        era_decision::KnownState,
+        former_master::ConfirmationPause,
+        scripts::EraUse,
     },
 };
 
@@ -31,35 +25,28 @@ const ERA_TIMEOUT: Duration = Duration::from_millis(700);
 /// Time after which a call is retried that needs a lease confirmed in a slot without an agreed era.
 const CONFIRM_RETRY_MS: u64 = 500;
 
-/// The eras of the slots that this process has used, on any node.
+/// Eras of each slot that this process has read, on any node.
 #[derive(Debug)]
-pub(in crate::store::redis) struct EraHistory {
-    of_slots: Mutex<Vec<Option<(EraBounds, u64)>>>,
-    /// Eras in which locks may have been lost without a trace on the server.
-    doubted: Mutex<HashMap<u16, Box<str>>>,
-}
+pub(in crate::store::redis) struct EraHistory(Mutex<Vec<KnownState>>);
 
 /// State of a slot's era at a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum SlotState {
+pub(super) enum SlotState {
     /// The era has not been read.
     Unread,
     /// There was no era, in a cluster that is trusted to be new. An era is written when it is
     /// needed.
     Unused,
-    /// The era is agreed, and the node may grant locks in it.
-    Synced(SyncedSlot),
+    /// The era with this id is agreed, and the node may grant locks in it.
+    Synced {
+        id: Box<str>,
+        /// Reason why no lease is confirmed in this era now.
+        pause: Option<ConfirmationPause>,
+    },
     /// The era is at the server to which the slot is moving.
     Moving,
     /// The era cannot be read or written now.
     Failed,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct SyncedSlot {
-    id: Box<str>,
-    /// Reason why no lease is confirmed in this era now.
-    pause: Option<ConfirmationPause>,
 }
 
 /// The era of a slot, in which a node grants locks.
@@ -87,43 +74,29 @@ pub(in crate::store::redis) struct SlotEras {
 
 impl EraHistory {
     pub(in crate::store::redis) fn new() -> Self {
-        Self {
-            of_slots: Mutex::new(vec![None; SLOTS.into()]),
-            doubted: Mutex::default(),
-        }
+        Self(Mutex::new(vec![KnownState::default(); SLOTS.into()]))
     }
 
     /// Returns the values for the decision about a slot.
-    pub(super) fn known_state(&self, slot: u16, key: Option<&DeploymentKey>) -> KnownState {
-        let record = self.slot_record(slot);
-        KnownState {
-            bounds: record.map(|(bounds, _)| bounds),
-            no_grants_before_ms: record.map_or(0, |(_, ms)| ms),
-            key: key.cloned(),
-            doubted: self.doubted.lock().get(&slot).cloned(),
-        }
+    pub(super) fn known_state(&self, slot: u16) -> KnownState {
+        self.0.lock()[usize::from(slot)].clone()
     }
 
-    /// Marks eras as doubtful, because locks may have been lost in them.
+    /// Marks eras as doubtful, in which locks may have been lost without a trace on the server.
     pub(in crate::store::redis) fn mark_doubtful(&self, eras: Vec<SlotEra>) {
-        let by_slot = eras.into_iter().map(|era| (era.slot, era.id));
-        self.doubted.lock().extend(by_slot);
+        let mut all = self.0.lock();
+        for SlotEra { slot, id } in eras {
+            all[usize::from(slot)].doubted = Some(id);
+        }
     }
 
     /// Returns true if this process has used an era of the slot.
     pub(super) fn is_known(&self, slot: u16) -> bool {
-        self.slot_record(slot).is_some()
+        self.0.lock()[usize::from(slot)].bounds.is_some()
     }
 
     pub(super) fn remember(&self, slot: u16, era: &Era) {
-        let mut all = self.of_slots.lock();
-        let record = &mut all[usize::from(slot)];
-        let (bounds, ms) = record.unwrap_or((era.bounds, 0));
-        *record = Some((bounds.max(era.bounds), ms.max(era.no_grants_before_ms)));
-    }
-
-    fn slot_record(&self, slot: u16) -> Option<(EraBounds, u64)> {
-        self.of_slots.lock()[usize::from(slot)]
+        self.0.lock()[usize::from(slot)].remember(era);
     }
 }
 
@@ -144,7 +117,7 @@ impl SlotEras {
         let settle = async {
             loop {
                 match self.slots.lock()[usize::from(slot)].clone() {
-                    SlotState::Synced(synced) => return synced.id,
+                    SlotState::Synced { id, .. } => return id,
                     SlotState::Moving | SlotState::Failed => return Box::default(),
                     SlotState::Unread | SlotState::Unused => {}
                 }
@@ -181,10 +154,10 @@ impl SlotEras {
             SlotState::Unread | SlotState::Failed => Err(StoreError::Recovering {
                 retry_after_ms: CONFIRM_RETRY_MS,
             }),
-            SlotState::Synced(synced) => match &synced.pause {
-                Some(pause) if pause.remaining().is_some() => Err(pause.rejection()),
-                Some(_) | None => Ok(synced.id.clone()),
-            },
+            SlotState::Synced {
+                pause: Some(pause), ..
+            } if pause.remaining().is_some() => Err(pause.rejection()),
+            SlotState::Synced { id, .. } => Ok(id.clone()),
             SlotState::Unused | SlotState::Moving => Ok(Box::default()),
         }
     }
@@ -193,23 +166,18 @@ impl SlotEras {
     pub(in crate::store::redis) fn paused(&self) -> Vec<PausedSlots> {
         let mut paused: Vec<PausedSlots> = Vec::new();
         for (slot, state) in (0..SLOTS).zip(self.slots.lock().iter_mut()) {
-            let SlotState::Synced(synced) = state else {
+            let SlotState::Synced { pause, .. } = state else {
                 continue;
             };
-            synced.pause = synced
-                .pause
-                .take()
-                .filter(|pause| pause.remaining().is_some());
-            let Some(pause) = &synced.pause else {
-                continue;
-            };
+            *pause = pause.take().filter(|pause| pause.remaining().is_some());
+            let Some(pause) = pause else { continue };
             match paused
                 .iter_mut()
-                .find(|group| group.process == *pause.process())
+                .find(|group| group.process == pause.process)
             {
                 Some(group) => group.slots.push(slot),
                 None => paused.push(PausedSlots {
-                    process: pause.process().clone(),
+                    process: pause.process.clone(),
                     slots: vec![slot],
                 }),
             }
@@ -221,36 +189,29 @@ impl SlotEras {
     pub(in crate::store::redis) fn end_pause(&self, slots: &[u16]) {
         let mut all = self.slots.lock();
         for &slot in slots {
-            if let SlotState::Synced(synced) = &mut all[usize::from(slot)] {
-                synced.pause = None;
+            if let SlotState::Synced { pause, .. } = &mut all[usize::from(slot)] {
+                *pause = None;
             }
         }
     }
 
     /// Returns all eras in which the node grants.
     pub(in crate::store::redis) fn all_synced(&self) -> Vec<SlotEra> {
-        let slots = self.slots.lock();
-        let synced = (0..SLOTS)
-            .zip(slots.iter())
-            .filter_map(|(slot, state)| match state {
-                SlotState::Synced(synced) => Some(SlotEra {
-                    slot,
-                    id: synced.id.clone(),
-                }),
-                SlotState::Unread | SlotState::Unused | SlotState::Moving | SlotState::Failed => {
-                    None
-                }
-            });
-        synced.collect()
+        let mut synced = Vec::new();
+        for (slot, state) in (0..SLOTS).zip(self.slots.lock().iter()) {
+            if let SlotState::Synced { id, .. } = state {
+                let id = id.clone();
+                synced.push(SlotEra { slot, id });
+            }
+        }
+        synced
     }
 
-    /// Returns a slot with an agreed era. The search starts at `turn`.
+    /// Returns a slot with an agreed era. The search starts at `start`.
     pub(in crate::store::redis) fn any_synced(&self, start: u16) -> Option<u16> {
         let slots = self.slots.lock();
-        let order = (0..SLOTS).map(|at| (at + start % SLOTS) % SLOTS);
-        order
-            .into_iter()
-            .find(|&slot| matches!(slots[usize::from(slot)], SlotState::Synced(_)))
+        let mut order = (0..SLOTS).map(|at| (at + start % SLOTS) % SLOTS);
+        order.find(|&slot| matches!(slots[usize::from(slot)], SlotState::Synced { .. }))
     }
 
     /// Discards the era that the node has for a slot, because the store has another one, and
@@ -260,7 +221,7 @@ impl SlotEras {
         let mut slots = self.slots.lock();
         for (at, state) in slots.iter_mut().enumerate() {
             let is_slot = at == usize::from(slot);
-            if is_slot || is_lost && matches!(state, SlotState::Synced(_)) {
+            if is_slot || is_lost && matches!(state, SlotState::Synced { .. }) {
                 *state = SlotState::Unread;
             }
         }
@@ -271,11 +232,11 @@ impl SlotEras {
     /// Compares the node's era of a slot with that of the store, and discards it if they differ.
     pub(in crate::store::redis) fn compare(&self, slot: u16, stored: Option<&str>) {
         let stored = stored.map(|era| era.split('|').next().unwrap_or_default());
-        let is_same = match &self.slots.lock()[usize::from(slot)] {
-            SlotState::Synced(synced) => stored == Some(&*synced.id),
-            SlotState::Unread | SlotState::Unused | SlotState::Moving | SlotState::Failed => true,
+        let differs = match &self.slots.lock()[usize::from(slot)] {
+            SlotState::Synced { id, .. } => stored != Some(&**id),
+            SlotState::Unread | SlotState::Unused | SlotState::Moving | SlotState::Failed => false,
         };
-        if !is_same {
+        if differs {
             self.invalidate(slot, stored.is_none());
         }
     }
@@ -295,14 +256,14 @@ impl SlotEras {
     }
 
     /// Returns the slots to agree on next, and whether calls wait for them. Returns the slots for
-    /// which calls wait, if there are any, else at most `most` slots whose eras have not been read.
+    /// which calls wait, if there are any, else at most `max` slots whose eras have not been read.
     pub(super) fn next_batch(&self, own_slots: &BTreeSet<u16>, max: usize) -> (Vec<u16>, bool) {
         let requested = std::mem::take(&mut *self.requested.lock());
         if !requested.is_empty() {
             let (own, others): (Vec<_>, Vec<_>) = requested
                 .into_iter()
                 .partition(|slot| own_slots.contains(slot));
-            self.set_failed(&others);
+            self.set(&others, &SlotState::Failed);
             self.notify_waiting();
             return (own, true);
         }
@@ -325,27 +286,9 @@ impl SlotEras {
         own_slots.iter().filter(failed).copied().collect()
     }
 
-    pub(super) fn set_synced(&self, slot: u16, id: &str, pause: Option<ConfirmationPause>) {
-        let state = &mut self.slots.lock()[usize::from(slot)];
-        *state = SlotState::Synced(SyncedSlot {
-            id: id.into(),
-            pause,
-        });
-    }
-
-    pub(super) fn set_unused(&self, slot: u16) {
-        self.slots.lock()[usize::from(slot)] = SlotState::Unused;
-    }
-
-    pub(super) fn set_moving(&self, moving: &[u16]) {
-        for &slot in moving {
-            self.slots.lock()[usize::from(slot)] = SlotState::Moving;
-        }
-    }
-
-    pub(super) fn set_failed(&self, failed: &[u16]) {
-        for &slot in failed {
-            self.slots.lock()[usize::from(slot)] = SlotState::Failed;
+    pub(super) fn set(&self, slots: &[u16], state: &SlotState) {
+        for &slot in slots {
+            self.slots.lock()[usize::from(slot)] = state.clone();
         }
     }
 
@@ -368,6 +311,11 @@ mod tests {
         slots.iter().copied().collect()
     }
 
+    fn synced(id: &str) -> SlotState {
+        let (id, pause) = (id.into(), None);
+        SlotState::Synced { id, pause }
+    }
+
     #[tokio::test]
     async fn a_call_waits_until_its_slot_is_settled_or_stuck() {
         let eras = SlotEras::new();
@@ -376,11 +324,11 @@ mod tests {
         assert_eq!(eras.next_batch(&own_slots(&[5, 7]), 1), (vec![5], false));
         let (id, ()) = tokio::join!(eras.id(7), async {
             eras.wait_for_request().await;
-            eras.set_synced(7, "era", None);
+            eras.set(&[7], &synced("era"));
             eras.notify_waiting();
         });
         assert_eq!(&*id, "era");
-        eras.set_failed(&[7]);
+        eras.set(&[7], &SlotState::Failed);
         assert_eq!(&*eras.id(7).await, "");
     }
 
@@ -388,10 +336,7 @@ mod tests {
     fn a_lost_era_puts_all_slots_in_doubt_and_a_changed_era_only_its_own_slot() {
         let eras = SlotEras::new();
         let all = own_slots(&[1, 2, 3]);
-        let settle = || {
-            all.iter()
-                .for_each(|&slot| eras.set_synced(slot, "one", None))
-        };
+        let settle = || eras.set(&[1, 2, 3], &synced("one"));
         settle();
         eras.compare(2, Some("one|0|"));
         assert_eq!(eras.next_batch(&all, 9), (vec![], false));
