@@ -8,7 +8,6 @@ pub(super) mod slot;
 pub(super) mod slot_era_sync;
 pub(super) mod slot_eras;
 mod slot_map;
-mod sync_report;
 
 use std::{
     collections::BTreeMap,

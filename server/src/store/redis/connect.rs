@@ -69,30 +69,42 @@ pub(super) struct OpenedNode {
     pub(super) warnings: Vec<String>,
 }
 
+/// A server process that may keep locks.
+#[derive(Clone)]
+pub(super) struct VerifiedServer {
+    pub(super) endpoint: Endpoint,
+    pub(super) client: Client,
+    pub(super) identity: ServerIdentity,
+}
+
 /// A connection to a server that may keep locks.
 pub(super) struct VerifiedConnection {
     pub(super) connection: Connection,
-    pub(super) server: ServerIdentity,
+    pub(super) server: VerifiedServer,
     pub(super) warnings: Vec<String>,
     pub(super) may_be_replaced: bool,
 }
 
 /// Connects to a server, and checks all properties that can be read.
 pub(super) async fn connect(
-    endpoint: &Endpoint,
+    endpoint: Endpoint,
     view: Option<SentinelView>,
 ) -> Result<VerifiedConnection, NodeError> {
-    let connection = Connection::open(endpoint).await?;
-    let text = connection.info(endpoint, None).await?;
+    let connection = Connection::open(&endpoint).await?;
+    let text = connection.info(&endpoint, None).await?;
     let info = ServerInfo::parse(&text);
-    let findings = check(endpoint, connection.client(), &info, view).await;
+    let findings = check(&endpoint, connection.client(), &info, view).await;
     let findings = findings.map_err(|e| endpoint.unreachable(&e))?;
     match info.identity() {
-        Some(server) if findings.problems.is_empty() => Ok(VerifiedConnection {
-            connection,
-            server,
-            warnings: findings.warnings,
+        Some(identity) if findings.problems.is_empty() => Ok(VerifiedConnection {
             may_be_replaced: info.has_replacement(&endpoint.config),
+            server: VerifiedServer {
+                endpoint,
+                client: connection.client().clone(),
+                identity,
+            },
+            connection,
+            warnings: findings.warnings,
         }),
         _ if findings.is_transient && findings.problems.len() == 1 => {
             Err(NodeError::Unreachable(findings.problems.join(" ")))
@@ -122,41 +134,38 @@ pub(super) async fn open(
     view: Option<SentinelView>,
     known_state: &mut KnownState,
 ) -> Result<OpenedNode, NodeError> {
-    let endpoint = Endpoint::new(address, plan.config.clone());
     let last_reply = LastReply::now();
-    let checked = connect(&endpoint, view).await?;
-    ensure_not_silent(&last_reply, &endpoint).await?;
-    let run_id = checked.server.run_id.as_str();
+    let checked = connect(Endpoint::new(address, plan.config.clone()), view).await?;
+    let (endpoint, client) = (&checked.server.endpoint, &checked.server.client);
+    let run_id = checked.server.identity.run_id.as_str();
+    ensure_not_silent(&last_reply, endpoint).await?;
     let (probe, subscriber) = try_join!(
-        open_same_process(Connection::open(&endpoint), &endpoint, run_id),
-        open_subscriber(&endpoint, run_id, &plan.channel)
+        open_same_process(Connection::open(endpoint), endpoint, run_id),
+        open_subscriber(endpoint, run_id, &plan.channel)
     )?;
-    ensure_not_silent(&last_reply, &endpoint).await?;
-    let client = checked.connection.client();
+    ensure_not_silent(&last_reply, endpoint).await?;
     let failed = |error: fred::error::Error| endpoint.unreachable(&error);
     let loaded = try_join_all(plan.scripts.iter().map(|script| script.load(client)));
     loaded.await.map_err(failed)?;
-    ensure_not_silent(&last_reply, &endpoint).await?;
+    ensure_not_silent(&last_reply, endpoint).await?;
     let (eras, key, era_sync) = match &plan.slots {
         None => {
-            let settled = sync_era(&endpoint, client, &checked.server, known_state).await?;
+            let settled = sync_era(&checked.server, known_state).await?;
             (NodeEras::One(settled.era), settled.key, None)
         }
         Some(slots) => {
-            let server = checked.server.clone();
-            let mut era_sync =
-                SlotEraSync::new(slots.clone(), endpoint.clone(), client.clone(), server);
+            let mut era_sync = SlotEraSync::new(slots.clone(), checked.server.clone());
             era_sync.sync_first().await?;
             let eras = NodeEras::Slots(Arc::clone(&era_sync.eras));
             (eras, plan.config.cluster_key()?, Some(era_sync))
         }
     };
-    ensure_not_silent(&last_reply, &endpoint).await?;
-    let (barrier, waiting) = open_barrier(&endpoint, run_id, &eras).await?;
-    ensure_not_silent(&last_reply, &endpoint).await?;
-    let shards = open_sharded_subscriptions(plan, &endpoint, &subscriber).await?;
+    ensure_not_silent(&last_reply, endpoint).await?;
+    let (barrier, waiting) = open_barrier(endpoint, run_id, &eras).await?.unzip();
+    ensure_not_silent(&last_reply, endpoint).await?;
+    let shards = open_sharded_subscriptions(plan, endpoint, &subscriber).await?;
     let time = ClockSample::best_of_several(client).await.map_err(failed)?;
-    ensure_not_silent(&last_reply, &endpoint).await?;
+    ensure_not_silent(&last_reply, endpoint).await?;
     let pause = match &eras {
         NodeEras::One(era) => ConfirmationPause::required_by(era, time.now_ms),
         NodeEras::Slots(_) => None,
@@ -166,7 +175,7 @@ pub(super) async fn open(
         client: client.clone(),
         inspect_client: probe.client().clone(),
         scripts: Arc::clone(&plan.scripts),
-        server: checked.server,
+        server: checked.server.identity,
         eras,
         key,
         time,
@@ -177,7 +186,7 @@ pub(super) async fn open(
     };
     let node = Arc::new(Node::new(verified, last_reply));
     Ok(OpenedNode {
-        endpoint,
+        endpoint: checked.server.endpoint,
         node,
         links: NodeConnections {
             command: checked.connection,
@@ -251,16 +260,10 @@ async fn open_barrier(
     endpoint: &Endpoint,
     run_id: &str,
     eras: &NodeEras,
-) -> Result<
-    (
-        Option<ReplicationBarrier>,
-        Option<(Connection, BarrierTask)>,
-    ),
-    NodeError,
-> {
+) -> Result<Option<(ReplicationBarrier, (Connection, BarrierTask))>, NodeError> {
     let config = &endpoint.config;
     if config.wait_replicas == 0 {
-        return Ok((None, None));
+        return Ok(None);
     }
     let connection = open_same_process(Connection::open(endpoint), endpoint, run_id).await?;
     let key = config.marker_key();
@@ -275,7 +278,7 @@ async fn open_barrier(
         }
     };
     let (barrier, waiting) = ReplicationBarrier::new(marker, config.wait_replicas);
-    Ok((Some(barrier), Some((connection, waiting))))
+    Ok(Some((barrier, (connection, waiting))))
 }
 
 /// Completes a connection and checks that it leads to the same process.

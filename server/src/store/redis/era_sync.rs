@@ -1,27 +1,31 @@
 //! Agreement on the era and the deployment key of a store: reads them, decides, and writes.
+//! `cluster/slot_era_sync` does the same for the slots of a cluster, each of which has an era.
 
 use std::sync::LazyLock;
 
 use fred::{
-    clients::Client,
+    error::Error,
     interfaces::KeysInterface as _,
     types::{FromValue as _, Value},
 };
 use tracing::{info, warn};
 
 use super::{
-    connection::{Endpoint, NodeError, RedisConfig},
-    era::{Era, EraParseError, ServerIdentity},
+    connect::VerifiedServer,
+    connection::NodeError,
+    era::{Era, EraParseError},
     era_decision::{EraDecision, EraWrite, KnownState, LocalConfig, StoredState, decide_era},
     script::Script,
     scripts::{Command, SCHEMA},
 };
 use crate::lock::DeploymentKey;
 
-static ERA: LazyLock<Script> = LazyLock::new(|| Script::new("era", include_str!("lua/era.lua")));
+/// The script that writes an era.
+pub(super) static ERA: LazyLock<Script> =
+    LazyLock::new(|| Script::new("era", include_str!("lua/era.lua")));
 
-/// Number of times that another broker may write first before this broker gives up.
-const ROUNDS_MAX: usize = 8;
+/// Number of times that another broker may write an era first before this broker gives up.
+pub(super) const ROUNDS_MAX: usize = 8;
 
 /// The era and the key with which a broker serves.
 pub(super) struct SyncedEra {
@@ -29,36 +33,66 @@ pub(super) struct SyncedEra {
     pub(super) key: DeploymentKey,
 }
 
-/// The stored values, and the text that the store must still contain when the era is written.
-pub(super) struct StoreReading {
-    pub(super) found: StoredState,
-    expected_text: String,
+/// An era to write, and the text that the store must still contain.
+pub(super) struct PendingEra {
+    pub(super) expected: String,
+    pub(super) write: Box<EraWrite>,
 }
 
-pub(super) async fn read_store(
-    endpoint: &Endpoint,
-    client: &Client,
-) -> Result<StoreReading, NodeError> {
-    let config = &endpoint.config;
-    let keys = vec![config.era_key(), config.deployment_key_key()];
-    let (era, key): (Option<String>, Option<String>) = client
-        .mget(keys)
-        .await
-        .map_err(|e| endpoint.unreachable(&e))?;
-    let name = endpoint.name();
-    let found_era = era.as_deref().map(Era::parse).transpose();
-    let found_key = key.map(|text| {
-        let key = DeploymentKey::parse(&text);
-        key.ok_or_else(|| unreadable(&name, "deployment key", &config.deployment_key_key()))
-    });
-    Ok(StoreReading {
-        found: StoredState {
-            era: found_era.map_err(|reason| era_error(&name, &reason, &config.era_key()))?,
-            key: found_key.transpose()?,
-            has_stayed: false,
-        },
-        expected_text: era.unwrap_or_default(),
-    })
+/// An era that was written.
+pub(super) struct WrittenEra {
+    pub(super) era: Result<Era, EraParseError>,
+    /// Time of the server's clock.
+    pub(super) now_ms: u64,
+}
+
+/// Adopts the stored era or writes a new one, and records it in `known_state`.
+pub(super) async fn sync_era(
+    server: &VerifiedServer,
+    known_state: &mut KnownState,
+) -> Result<SyncedEra, NodeError> {
+    for _ in 0..ROUNDS_MAX {
+        let (found, text) = read_store(server).await?;
+        let synced = match decide(server, &found, known_state)? {
+            EraDecision::Adopt(key) => found.era.map(|era| SyncedEra { era, key }),
+            EraDecision::Write(write) => {
+                let expected = text.unwrap_or_default();
+                write_era(server, PendingEra { expected, write }).await?
+            }
+        };
+        if let Some(synced) = synced {
+            known_state.remember(&synced.era);
+            known_state.key = Some(synced.key.clone());
+            return Ok(synced);
+        }
+    }
+    Err(NodeError::Unreachable(format!(
+        "{} changes its era faster than this broker can read it. Check whether a program deletes \
+         its keys.",
+        server.endpoint.name()
+    )))
+}
+
+/// Reads the era and the key of a store. Returns an error if no broker could serve with them.
+pub(super) async fn check_era(server: &VerifiedServer) -> Result<(), NodeError> {
+    let (found, _) = read_store(server).await?;
+    decide(server, &found, &KnownState::default()).map(drop)
+}
+
+/// Decides about the era that was found on a server.
+pub(super) fn decide(
+    server: &VerifiedServer,
+    found: &StoredState,
+    known_state: &KnownState,
+) -> Result<EraDecision, NodeError> {
+    let config = &server.endpoint.config;
+    let own = LocalConfig {
+        bounds: config.bounds,
+        key: config.deployment_key.clone(),
+        trust_empty_store: config.trust_empty_store,
+    };
+    decide_era(found, &server.identity, &own, known_state)
+        .map_err(|reason| NodeError::Unfit(vec![format!("{} {reason}", server.endpoint.name())]))
 }
 
 /// Returns the reason why a broker cannot serve with the era stored under `key`.
@@ -73,6 +107,80 @@ pub(super) fn era_error(name: &str, reason: &EraParseError, key: &str) -> NodeEr
     }
 }
 
+impl PendingEra {
+    /// Returns the command of era.lua. `keys` are those of the era and of the deployment key.
+    pub(super) fn command(&self, keys: Vec<String>) -> Command {
+        let EraWrite {
+            era,
+            quarantine_ms,
+            replaced,
+            former,
+            key,
+            store_key,
+        } = &*self.write;
+        let quarantine = quarantine_ms.map_or_else(|| "-1".to_owned(), |ms| ms.to_string());
+        let (replaced, writes_for_ms) = replaced.as_ref().map_or(("", 0), |replaced| {
+            (replaced.process.field(), replaced.writes_for_ms)
+        });
+        let (former, former_until_ms) = former
+            .as_ref()
+            .map_or(("", 0), |former| (former.process.field(), former.until_ms));
+        let stored_key = match store_key {
+            true => key.expose(),
+            false => String::new(),
+        };
+        let args: [Value; 10] = [
+            self.expected.as_str().into(),
+            era.id.as_str().into(),
+            era.fields_after_time().into(),
+            quarantine.into(),
+            era.no_grants_before_ms.to_string().into(),
+            stored_key.into(),
+            replaced.into(),
+            writes_for_ms.to_string().into(),
+            former_until_ms.to_string().into(),
+            former.into(),
+        ];
+        Command {
+            keys,
+            args: args.into(),
+        }
+    }
+}
+
+impl WrittenEra {
+    /// Parses the reply of era.lua. Returns `None` if another broker wrote first.
+    pub(super) fn parse(reply: Value) -> Result<Option<Self>, Error> {
+        let (written, text, now_ms) = <(u64, String, u64)>::from_value(reply)?;
+        Ok((written == 1).then(|| Self {
+            era: Era::parse(&text),
+            now_ms,
+        }))
+    }
+}
+
+/// Returns the values that a store contains, and the text of its era.
+async fn read_store(server: &VerifiedServer) -> Result<(StoredState, Option<String>), NodeError> {
+    let (endpoint, client) = (&server.endpoint, &server.client);
+    let (name, config) = (endpoint.name(), &endpoint.config);
+    let keys = vec![config.era_key(), config.deployment_key_key()];
+    let (text, key): (Option<String>, Option<String>) = client
+        .mget(keys)
+        .await
+        .map_err(|e| endpoint.unreachable(&e))?;
+    let era = text.as_deref().map(Era::parse).transpose();
+    let key = key.map(|text| {
+        let key = DeploymentKey::parse(&text);
+        key.ok_or_else(|| unreadable(&name, "deployment key", &config.deployment_key_key()))
+    });
+    let found = StoredState {
+        era: era.map_err(|reason| era_error(&name, &reason, &config.era_key()))?,
+        key: key.transpose()?,
+        has_stayed: false,
+    };
+    Ok((found, text))
+}
+
 fn unreadable(name: &str, description: &str, key: &str) -> NodeError {
     NodeError::Unfit(vec![format!(
         "{name} has a value under {key} that this version cannot read as {description}. If another \
@@ -80,109 +188,25 @@ fn unreadable(name: &str, description: &str, key: &str) -> NodeError {
     )])
 }
 
-/// Adopts the stored era or writes a new one, and records it in `known`.
-pub(super) async fn sync_era(
-    endpoint: &Endpoint,
-    client: &Client,
-    server: &ServerIdentity,
-    known_state: &mut KnownState,
-) -> Result<SyncedEra, NodeError> {
-    for _ in 0..ROUNDS_MAX {
-        let read = read_store(endpoint, client).await?;
-        let own = local_config(&endpoint.config);
-        let decision = decide_era(&read.found, server, &own, known_state);
-        let synced = match decision.map_err(|reason| refuse_to_serve(endpoint, reason))? {
-            EraDecision::Adopt(key) => read.found.era.map(|era| SyncedEra { era, key }),
-            EraDecision::Write(write) => {
-                write_era(endpoint, client, &read.expected_text, *write).await?
-            }
-        };
-        if let Some(synced) = synced {
-            known_state.remember(&synced.era);
-            known_state.key = Some(synced.key.clone());
-            return Ok(synced);
-        }
-    }
-    Err(NodeError::Unreachable(format!(
-        "{} changes its era faster than this broker can read it. Check whether a program deletes \
-         its keys.",
-        endpoint.name()
-    )))
-}
-
-/// Returns the settings that concern the era.
-pub(super) fn local_config(config: &RedisConfig) -> LocalConfig {
-    LocalConfig {
-        bounds: config.bounds,
-        key: config.deployment_key.clone(),
-        trust_empty_store: config.trust_empty_store,
-    }
-}
-
-/// Returns the error message for operators.
-pub(super) fn refuse_to_serve(endpoint: &Endpoint, reason: &str) -> NodeError {
-    NodeError::Unfit(vec![format!("{} {reason}", endpoint.name())])
-}
-
-/// Returns the arguments of era.lua, in order.
-pub(super) fn era_args(expected: &str, write: &EraWrite, key: String) -> Vec<Value> {
-    let EraWrite {
-        era,
-        quarantine_ms,
-        replaced,
-        former,
-        ..
-    } = write;
-    let quarantine = quarantine_ms.map_or_else(|| "-1".to_owned(), |ms| ms.to_string());
-    let (replaced, writes_for_ms) = replaced.as_ref().map_or(("", 0), |replaced| {
-        (replaced.process.field(), replaced.writes_for_ms)
-    });
-    let (former, former_until_ms) = former
-        .as_ref()
-        .map_or(("", 0), |former| (former.process.field(), former.until_ms));
-    let args: [Value; 10] = [
-        expected.into(),
-        era.id.as_str().into(),
-        era.fields_after_time().into(),
-        quarantine.into(),
-        era.no_grants_before_ms.to_string().into(),
-        key.into(),
-        replaced.into(),
-        writes_for_ms.to_string().into(),
-        former_until_ms.to_string().into(),
-        former.into(),
-    ];
-    args.into()
-}
-
-/// Writes the era if the store still contains `expected`. Returns `None` if another broker wrote
-/// first.
+/// Writes the era if the store still contains the expected text. Returns `None` if another broker
+/// wrote first.
 async fn write_era(
-    endpoint: &Endpoint,
-    client: &Client,
-    expected: &str,
-    write: EraWrite,
+    server: &VerifiedServer,
+    pending: PendingEra,
 ) -> Result<Option<SyncedEra>, NodeError> {
-    let key = if write.store_key {
-        write.key.expose()
-    } else {
-        String::new()
-    };
-    let args = era_args(expected, &write, key);
+    let (endpoint, client) = (&server.endpoint, &server.client);
     let config = &endpoint.config;
     let keys = vec![config.era_key(), config.deployment_key_key()];
     ERA.load(client)
         .await
         .map_err(|e| endpoint.unreachable(&e))?;
-    let reply = ERA.run(client, Command { keys, args }).await;
-    let (written, text, now_ms) = reply
-        .and_then(<(u64, String, u64)>::from_value)
-        .map_err(|e| endpoint.unreachable(&e))?;
-    if written != 1 {
+    let reply = ERA.run(client, pending.command(keys)).await;
+    let written = reply.and_then(WrittenEra::parse);
+    let Some(WrittenEra { era, now_ms }) = written.map_err(|e| endpoint.unreachable(&e))? else {
         return Ok(None);
-    }
+    };
     let name = endpoint.name();
-    let era = Era::parse(&text).map_err(|reason| era_error(&name, &reason, &config.era_key()))?;
+    let era = era.map_err(|reason| era_error(&name, &reason, &config.era_key()))?;
     let wait_ms = era.no_grants_before_ms.saturating_sub(now_ms);
     if wait_ms > 0 {
         warn!(
@@ -194,6 +218,6 @@ async fn write_era(
     }
     Ok(Some(SyncedEra {
         era,
-        key: write.key,
+        key: pending.write.key,
     }))
 }

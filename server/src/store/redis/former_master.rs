@@ -4,7 +4,6 @@
 
 use std::{collections::VecDeque, convert::Infallible, io::ErrorKind, time::Duration};
 
-use fred::interfaces::KeysInterface as _;
 use parking_lot::Mutex;
 use tokio::{
     net::TcpStream,
@@ -15,7 +14,8 @@ use tracing::{info, warn};
 use super::{
     cluster::{
         redirect::Redirect,
-        slot::{era_key, ranges},
+        slot::ranges,
+        slot_era_sync::read_era_texts,
         slot_eras::{PausedSlots, SlotEras},
     },
     connection::{Connection, Endpoint},
@@ -143,15 +143,9 @@ impl ServerProcess {
         let Ok(connection) = Connection::open(&endpoint).await else {
             return Vec::new();
         };
-        let pipeline = connection.client().pipeline();
-        for &slot in slots {
-            let key = era_key(&at.config.key_prefix, slot);
-            let queued: Result<(), fred::error::Error> = pipeline.get(key).await;
-            if queued.is_err() {
-                return Vec::new();
-            }
-        }
-        let replies = pipeline.try_all::<Option<String>>().await;
+        let prefix = &at.config.key_prefix;
+        let replies = read_era_texts(connection.client(), prefix, slots).await;
+        let replies = replies.unwrap_or_default();
         // A slot that is moving (ASK) still belongs to the process.
         let is_elsewhere = |reply: &Result<Option<String>, fred::error::Error>| {
             let error = reply.as_ref().err();

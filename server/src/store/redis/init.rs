@@ -4,12 +4,12 @@ use fred::interfaces::KeysInterface as _;
 
 use super::{
     cluster::init::{check_cluster, init_cluster},
-    connect::{VerifiedConnection, connect},
-    connection::{Connection, Endpoint, NodeError, RedisConfig},
-    era_decision::{KnownState, decide_era},
-    era_sync::{local_config, read_store, refuse_to_serve, sync_era},
+    connect::{VerifiedConnection, VerifiedServer, connect},
+    connection::{Endpoint, NodeError, RedisConfig},
+    era_decision::KnownState,
+    era_sync::{check_era, sync_era},
     listing::escaped,
-    location::{MasterResolver, SentinelView, StoreLocation},
+    location::{MasterResolver, StoreLocation},
 };
 
 const SCAN_COUNT: u32 = 1_000;
@@ -21,27 +21,17 @@ pub async fn init_store(mut config: RedisConfig) -> Result<String, NodeError> {
     if let StoreLocation::Cluster(seeds) = config.location.clone() {
         return init_cluster(config, &seeds).await;
     }
-    let (endpoint, view) = endpoint(config).await?;
-    let VerifiedConnection {
-        connection, server, ..
-    } = connect(&endpoint, view).await?;
-    if let Some(key) = any_key(&endpoint, &connection).await? {
-        return Err(NodeError::Unfit(vec![format!(
-            "{} already holds keys with the prefix {:?} ({key:?}): nothing was written. If no \
-             broker has ever used it, delete them; otherwise leave it unchanged.",
-            endpoint.name(),
-            endpoint.config.key_prefix
-        )]));
-    }
-    let client = connection.client();
-    let settled = sync_era(&endpoint, client, &server, &mut KnownState::default()).await?;
-    let key = match endpoint.config.deployment_key {
+    let checked = connect_to_master(config).await?;
+    let server = &checked.server;
+    require_unused(server, "delete them").await?;
+    let settled = sync_era(server, &mut KnownState::default()).await?;
+    let key = match server.endpoint.config.deployment_key {
         Some(_) => "the deployment key stays in its file",
         None => "a deployment key was created in the store",
     };
     Ok(format!(
         "{}: the first era {} was written; {key}.",
-        endpoint.name(),
+        server.endpoint.name(),
         settled.era.id
     ))
 }
@@ -49,10 +39,9 @@ pub async fn init_store(mut config: RedisConfig) -> Result<String, NodeError> {
 /// Returns the run id of a server, and one key of this deployment if it contains any. Writes
 /// nothing.
 pub async fn inspect_server(config: RedisConfig) -> Result<(String, Option<String>), NodeError> {
-    let (endpoint, view) = endpoint(config).await?;
-    let checked = connect(&endpoint, view).await?;
-    let key = any_key(&endpoint, &checked.connection).await?;
-    Ok((checked.server.run_id, key))
+    let checked = connect_to_master(config).await?;
+    let key = any_key(&checked.server).await?;
+    Ok((checked.server.identity.run_id, key))
 }
 
 /// Connects to a store and verifies it without writing. Returns warnings for operators, or the
@@ -68,14 +57,9 @@ pub async fn check_store(config: RedisConfig) -> Result<Vec<String>, Vec<String>
 /// Connects to one server and verifies it without writing. Returns its run id and the warnings, or
 /// the problems.
 pub async fn check_server(config: RedisConfig) -> Result<(String, Vec<String>), Vec<String>> {
-    let (endpoint, view) = endpoint(config).await.map_err(problems)?;
-    let checked = connect(&endpoint, view).await.map_err(problems)?;
-    let client = checked.connection.client();
-    let read = read_store(&endpoint, client).await.map_err(problems)?;
-    let (own, known_state) = (local_config(&endpoint.config), KnownState::default());
-    decide_era(&read.found, &checked.server, &own, &known_state)
-        .map_err(|reason| problems(refuse_to_serve(&endpoint, reason)))?;
-    Ok((checked.server.run_id, checked.warnings))
+    let checked = connect_to_master(config).await.map_err(problems)?;
+    check_era(&checked.server).await.map_err(problems)?;
+    Ok((checked.server.identity.run_id, checked.warnings))
 }
 
 fn problems(error: NodeError) -> Vec<String> {
@@ -85,25 +69,38 @@ fn problems(error: NodeError) -> Vec<String> {
     }
 }
 
-async fn endpoint(config: RedisConfig) -> Result<(Endpoint, Option<SentinelView>), NodeError> {
+async fn connect_to_master(config: RedisConfig) -> Result<VerifiedConnection, NodeError> {
     let mut finder = MasterResolver::new(&config);
     let address = finder.resolve().await?;
-    Ok((Endpoint::new(address, config), finder.view().current()))
+    connect(Endpoint::new(address, config), finder.view().current()).await
+}
+
+/// Returns an error if a server has keys of this deployment. `removal` says how to delete them.
+pub(super) async fn require_unused(
+    server: &VerifiedServer,
+    removal: &str,
+) -> Result<(), NodeError> {
+    let Some(key) = any_key(server).await? else {
+        return Ok(());
+    };
+    Err(NodeError::Unfit(vec![format!(
+        "{} already holds keys with the prefix {:?} ({key:?}): nothing was written. If no broker \
+         has ever used it, {removal}; otherwise leave it unchanged.",
+        server.endpoint.name(),
+        server.endpoint.config.key_prefix
+    )]))
 }
 
 /// Returns one key with the configured prefix, if there are any.
-pub(super) async fn any_key(
-    endpoint: &Endpoint,
-    connection: &Connection,
-) -> Result<Option<String>, NodeError> {
-    let pattern = escaped(&endpoint.config.key_prefix) + "*";
+async fn any_key(server: &VerifiedServer) -> Result<Option<String>, NodeError> {
+    let pattern = escaped(&server.endpoint.config.key_prefix) + "*";
     let mut cursor = "0".to_owned();
     loop {
-        let page = connection
-            .client()
+        let page = server
+            .client
             .scan_page(cursor, pattern.as_str(), Some(SCAN_COUNT), None);
         let (next, keys): (String, Vec<String>) =
-            page.await.map_err(|e| endpoint.unreachable(&e))?;
+            page.await.map_err(|e| server.endpoint.unreachable(&e))?;
         if let Some(key) = keys.into_iter().next() {
             return Ok(Some(key));
         }

@@ -53,15 +53,6 @@ pub async fn init_store(common: &RedisConfig, addresses: &[Address]) -> Result<S
             missing.join(" ")
         )));
     }
-    write(empty, missing, count, needed).await
-}
-
-async fn write(
-    empty: Vec<RedisConfig>,
-    mut missing: Vec<String>,
-    count: usize,
-    needed: usize,
-) -> Result<String, NodeError> {
     let mut done = Vec::new();
     for written in join_all(empty.into_iter().map(init::init_store)).await {
         match written {

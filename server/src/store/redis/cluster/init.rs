@@ -14,16 +14,9 @@ use crate::store::redis::{
     clock::{ClockSample, skew_warning},
     connect::{VerifiedConnection, connect},
     connection::{Endpoint, NodeError, RedisConfig},
-    init::any_key,
+    init::require_unused,
     location::Address,
 };
-
-/// A master, with its verified connection and the agreement on its slots' eras.
-struct CheckedMaster {
-    endpoint: Endpoint,
-    checked: VerifiedConnection,
-    era_sync: SlotEraSync,
-}
 
 /// Writes the first era of every slot, if no master contains keys of this deployment. Returns a
 /// description of what was written.
@@ -40,23 +33,14 @@ pub(in crate::store::redis) async fn init_cluster(
             ranges(unserved)
         )]));
     }
-    let mut masters = open_masters(&config, map).await?;
+    let masters = open_masters(&config, &map).await?;
     for master in &masters {
-        let CheckedMaster {
-            endpoint, checked, ..
-        } = master;
-        if let Some(key) = any_key(endpoint, &checked.connection).await? {
-            return Err(NodeError::Unfit(vec![format!(
-                "{} already holds keys with the prefix {:?} ({key:?}): nothing was written. If no \
-                 broker has ever used it, delete them on every master; otherwise leave it \
-                 unchanged.",
-                endpoint.name(),
-                config.key_prefix
-            )]));
-        }
+        require_unused(&master.server, "delete them on every master").await?;
     }
-    for master in &mut masters {
-        master.era_sync.sync_all().await?;
+    let slots = fixed_slots(map);
+    for master in &masters {
+        let mut era_sync = SlotEraSync::new(slots.clone(), master.server.clone());
+        era_sync.sync_all().await?;
     }
     Ok(format!(
         "The first eras of {SLOTS} slots were written on {} masters; the deployment key stays in \
@@ -79,15 +63,14 @@ pub(in crate::store::redis) async fn check_cluster(
         warnings.push(format!("No master has the slots {slots}: no locks there."));
     }
     let mut times = Vec::new();
-    for master in open_masters(&config, map).await? {
-        let CheckedMaster {
-            endpoint,
-            checked,
-            mut era_sync,
-        } = master;
+    let masters = open_masters(&config, &map).await?;
+    let slots = fixed_slots(map);
+    for master in masters {
+        let mut era_sync = SlotEraSync::new(slots.clone(), master.server.clone());
         era_sync.check_all().await?;
-        warnings.extend(checked.warnings);
-        let time = ClockSample::best_of_several(checked.connection.client()).await;
+        warnings.extend(master.warnings);
+        let (endpoint, client) = (&master.server.endpoint, &master.server.client);
+        let time = ClockSample::best_of_several(client).await;
         let time = time.map_err(|e| endpoint.unreachable(&e))?;
         times.push((endpoint.name(), time));
     }
@@ -95,21 +78,19 @@ pub(in crate::store::redis) async fn check_cluster(
     Ok(warnings)
 }
 
-async fn open_masters(config: &RedisConfig, map: SlotMap) -> Result<Vec<CheckedMaster>, NodeError> {
-    let addresses = map.masters();
-    let (_, map) = watch::channel(Arc::new(map));
-    let slots = SlotContext::new(map);
+async fn open_masters(
+    config: &RedisConfig,
+    map: &SlotMap,
+) -> Result<Vec<VerifiedConnection>, NodeError> {
     let mut masters = Vec::new();
-    for address in addresses {
-        let endpoint = Endpoint::new(address, config.clone());
-        let checked = connect(&endpoint, None).await?;
-        let client = checked.connection.client().clone();
-        let server = checked.server.clone();
-        masters.push(CheckedMaster {
-            era_sync: SlotEraSync::new(slots.clone(), endpoint.clone(), client, server),
-            endpoint,
-            checked,
-        });
+    for address in map.masters() {
+        masters.push(connect(Endpoint::new(address, config.clone()), None).await?);
     }
     Ok(masters)
+}
+
+/// Returns the slots of a map that does not change.
+fn fixed_slots(map: SlotMap) -> SlotContext {
+    let (_, map) = watch::channel(Arc::new(map));
+    SlotContext::new(map)
 }

@@ -1,38 +1,39 @@
 //! Agreement on the eras of a node's slots: reads them, decides, and writes.
+//!
+//! A node serves while slots have no era, unlike the node of a store with one era. A slot that
+//! fails is therefore reported and tried again later, and an era that has changed is agreed again.
 
 use std::{
-    collections::BTreeSet,
-    sync::{Arc, LazyLock},
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Duration,
 };
 
-use fred::{clients::Client, error::Error, interfaces::KeysInterface as _, types::FromValue as _};
+use fred::{clients::Client, error::Error, interfaces::KeysInterface as _};
 use tokio::{
     select,
     sync::{Notify, watch},
     time::{Instant, sleep},
 };
+use tracing::{error, info, warn};
 
 use super::{
     slot::{era_key, ranges},
     slot_eras::{EraHistory, SlotEras, SlotState},
     slot_map::SlotMap,
-    sync_report::{PendingWrite, SyncReport},
 };
 use crate::store::redis::{
     clock::time_ms,
-    connection::{Endpoint, NodeError},
-    era::{Era, EraParseError, ServerIdentity},
-    era_decision::{EraDecision, StoredState, decide_era},
-    era_sync::{era_error, local_config, refuse_to_serve},
-    error_table::{ErrorClass, NodeAction},
+    connect::VerifiedServer,
+    connection::{NodeError, plain_message},
+    era::{Era, EraParseError},
+    era_decision::{EraDecision, StoredState},
+    era_sync::{ERA, PendingEra, ROUNDS_MAX, WrittenEra, decide, era_error},
+    error_table::{CallerError, ErrorClass, NodeAction},
     former_master::ConfirmationPause,
     location::Address,
     log_throttle::LogThrottle,
-    script::Script,
 };
-
-static ERA: LazyLock<Script> = LazyLock::new(|| Script::new("era", include_str!("../lua/era.lua")));
 
 /// Number of slots in one batch, so that calls are not delayed.
 const BATCH_SLOTS: usize = 128;
@@ -44,8 +45,6 @@ const BATCH_PAUSE: Duration = Duration::from_millis(50);
 const LOST_BATCH_PAUSE: Duration = Duration::from_millis(2);
 /// Interval at which slots without agreement are tried again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// Number of times that another broker may write first before the slot is left for later.
-const ROUNDS_MAX: usize = 8;
 
 /// The slot map, and the eras that this process has used.
 #[derive(Clone)]
@@ -59,13 +58,25 @@ pub(in crate::store::redis) struct SlotContext {
 /// Agreement on the eras of one node's slots.
 pub(in crate::store::redis) struct SlotEraSync {
     slots: SlotContext,
-    endpoint: Endpoint,
-    client: Client,
-    server: ServerIdentity,
+    server: VerifiedServer,
     pub(in crate::store::redis) eras: Arc<SlotEras>,
     log_throttle: LogThrottle,
     /// True while all slots are checked again, because one of them has lost its era.
     has_lost_eras: bool,
+}
+
+/// Result of agreeing on the eras of some slots, for the node and for the log.
+#[derive(Debug, Default)]
+struct SyncReport {
+    written: Vec<u16>,
+    /// The written slots that are in quarantine, and the longest quarantine.
+    quarantined: Vec<u16>,
+    quarantine_ms: u64,
+    redirected: Vec<u16>,
+    failed: Vec<u16>,
+    failure: String,
+    /// True if an era that this process has used is missing in the store.
+    is_lost: bool,
 }
 
 impl SlotContext {
@@ -85,16 +96,9 @@ impl SlotContext {
 
 impl SlotEraSync {
     /// Creates the agreement for the node on this server, with no era agreed yet.
-    pub(in crate::store::redis) fn new(
-        slots: SlotContext,
-        endpoint: Endpoint,
-        client: Client,
-        server: ServerIdentity,
-    ) -> Self {
+    pub(in crate::store::redis) fn new(slots: SlotContext, server: VerifiedServer) -> Self {
         Self {
             slots,
-            endpoint,
-            client,
             server,
             eras: Arc::new(SlotEras::new()),
             log_throttle: LogThrottle::default(),
@@ -105,9 +109,9 @@ impl SlotEraSync {
     /// Agrees on the era of one slot before the node serves. It shows any problem that the other
     /// slots have as well.
     pub(in crate::store::redis) async fn sync_first(&mut self) -> Result<(), NodeError> {
-        ERA.load(&self.client)
+        ERA.load(&self.server.client)
             .await
-            .map_err(|e| self.endpoint.unreachable(&e))?;
+            .map_err(|e| self.server.endpoint.unreachable(&e))?;
         let first: Vec<u16> = self.own_slots().into_iter().take(1).collect();
         self.sync(&first, true).await.map(drop)
     }
@@ -125,7 +129,7 @@ impl SlotEraSync {
         Err(NodeError::Unreachable(format!(
             "{} has slots whose eras cannot be written: {}. Check whether the slots are migrating \
              to another master.",
-            self.endpoint.name(),
+            self.server.endpoint.name(),
             ranges(failed)
         )))
     }
@@ -179,7 +183,9 @@ impl SlotEraSync {
 
     fn own_slots(&mut self) -> BTreeSet<u16> {
         let map = Arc::clone(&self.slots.map.borrow_and_update());
-        map.slots_of(&self.endpoint.address).into_iter().collect()
+        map.slots_of(&self.server.endpoint.address)
+            .into_iter()
+            .collect()
     }
 
     /// Agrees on the eras of `slots`. With `must_have`, eras are also written for unused slots of a
@@ -199,7 +205,7 @@ impl SlotEraSync {
             self.eras.set(&report.redirected, &SlotState::Moving);
             self.eras.set(&report.failed, &SlotState::Failed);
             self.eras.notify_waiting();
-            report.log(&self.endpoint.name(), &self.log_throttle);
+            report.log(&self.server.endpoint.name(), &self.log_throttle);
             do_wait |= !report.quarantined.is_empty();
             // The other slots, for which an era was agreed before, may have lost theirs as well.
             if report.is_lost && !self.has_lost_eras {
@@ -236,19 +242,13 @@ impl SlotEraSync {
         slots: &[u16],
         must_have: bool,
         report: &mut SyncReport,
-    ) -> Result<Vec<PendingWrite>, NodeError> {
-        let config = &self.endpoint.config;
-        let pipeline = self.client.pipeline();
-        for &slot in slots {
-            let key = era_key(&config.key_prefix, slot);
-            let queued: Result<(), Error> = pipeline.get(key).await;
-            queued.map_err(|e| self.endpoint.unreachable(&e))?;
-        }
-        let replies = pipeline.try_all::<Option<String>>().await;
+    ) -> Result<BTreeMap<u16, PendingEra>, NodeError> {
+        let config = &self.server.endpoint.config;
+        let replies = read_era_texts(&self.server.client, &config.key_prefix, slots).await;
         let replies = self.require_all(replies, slots.len())?;
-        let mut pending = Vec::new();
-        let now_ms = time_ms(&self.client).await;
-        let now_ms = now_ms.map_err(|e| self.endpoint.unreachable(&e))?;
+        let mut pending = BTreeMap::new();
+        let now_ms = time_ms(&self.server.client).await;
+        let now_ms = now_ms.map_err(|e| self.server.endpoint.unreachable(&e))?;
         for (&slot, reply) in slots.iter().zip(replies) {
             let text = match reply {
                 Ok(text) => text,
@@ -266,7 +266,7 @@ impl SlotEraSync {
                 }
                 Err(reason @ EraParseError::OtherSchema(_)) => {
                     let key = era_key(&config.key_prefix, slot);
-                    return Err(era_error(&self.endpoint.name(), &reason, &key));
+                    return Err(era_error(&self.server.endpoint.name(), &reason, &key));
                 }
             };
             let has_history = self.slots.history.is_known(slot);
@@ -282,17 +282,13 @@ impl SlotEraSync {
                 key: None,
             };
             let known_state = self.slots.history.known_state(slot);
-            let own = local_config(config);
-            let decision = decide_era(&found, &self.server, &own, &known_state)
-                .map_err(|reason| refuse_to_serve(&self.endpoint, reason))?;
-            match (decision, found.era) {
+            match (decide(&self.server, &found, &known_state)?, found.era) {
                 (EraDecision::Adopt(_), Some(era)) => self.adopt_era(slot, &era, now_ms),
                 (EraDecision::Adopt(_), None) => {}
-                (EraDecision::Write(write), _) => pending.push(PendingWrite {
-                    slot,
-                    expected: text.unwrap_or_default(),
-                    write,
-                }),
+                (EraDecision::Write(write), _) => {
+                    let expected = text.unwrap_or_default();
+                    pending.insert(slot, PendingEra { expected, write });
+                }
             }
         }
         Ok(pending)
@@ -301,11 +297,14 @@ impl SlotEraSync {
     /// Returns true if a slot has stopped moving: the server then accepts a command for a missing
     /// key.
     async fn has_stopped_moving(&self, slot: u16) -> Result<bool, NodeError> {
-        let probe_key = format!("{}-", era_key(&self.endpoint.config.key_prefix, slot));
-        match self.client.get::<Option<String>, _>(probe_key).await {
+        let probe_key = format!(
+            "{}-",
+            era_key(&self.server.endpoint.config.key_prefix, slot)
+        );
+        match self.server.client.get::<Option<String>, _>(probe_key).await {
             Ok(_) => Ok(true),
             Err(error) if ErrorClass::classify(&error).action == NodeAction::Redirect => Ok(false),
-            Err(error) => Err(self.endpoint.unreachable(&error)),
+            Err(error) => Err(self.server.endpoint.unreachable(&error)),
         }
     }
 
@@ -313,37 +312,33 @@ impl SlotEraSync {
     /// broker wrote first.
     async fn write_eras(
         &self,
-        pending: Vec<PendingWrite>,
+        pending: BTreeMap<u16, PendingEra>,
         report: &mut SyncReport,
     ) -> Result<Vec<u16>, NodeError> {
-        let prefix = &self.endpoint.config.key_prefix;
+        let prefix = &self.server.endpoint.config.key_prefix;
         let commands = pending
             .iter()
-            .map(|pending| pending.command(prefix))
-            .collect();
-        let replies = ERA.run_pipelined(&self.client, commands).await;
-        let replies = replies.map_err(|e| self.endpoint.unreachable(&e))?;
-        let replies = self.require_all(replies, pending.len())?;
+            .map(|(&slot, pending)| pending.command(vec![era_key(prefix, slot)]));
+        let replies = ERA.run_pipelined(&self.server.client, commands.collect());
+        let replies = self.require_all(replies.await, pending.len())?;
         let mut retry_slots = Vec::new();
-        for (pending, reply) in pending.iter().zip(replies) {
-            let reply = reply.and_then(<(u64, String, u64)>::from_value);
-            match reply {
-                Ok((1, text, now_ms)) => {
-                    let Ok(era) = Era::parse(&text) else {
-                        report.failed.push(pending.slot);
-                        continue;
-                    };
-                    self.adopt_era(pending.slot, &era, now_ms);
-                    report
-                        .record_write(pending.slot, era.no_grants_before_ms.saturating_sub(now_ms));
+        for (&slot, reply) in pending.keys().zip(replies) {
+            match reply.and_then(WrittenEra::parse) {
+                Ok(Some(WrittenEra {
+                    era: Ok(era),
+                    now_ms,
+                })) => {
+                    self.adopt_era(slot, &era, now_ms);
+                    report.record_write(slot, era.no_grants_before_ms.saturating_sub(now_ms));
                 }
-                Ok(_) => retry_slots.push(pending.slot),
+                Ok(Some(WrittenEra { era: Err(_), .. })) => report.failed.push(slot),
+                Ok(None) => retry_slots.push(slot),
                 Err(error) if ErrorClass::classify(&error).action == NodeAction::ReloadScripts => {
-                    let loaded = ERA.load(&self.client).await;
-                    loaded.map_err(|e| self.endpoint.unreachable(&e))?;
-                    retry_slots.push(pending.slot);
+                    let loaded = ERA.load(&self.server.client).await;
+                    loaded.map_err(|e| self.server.endpoint.unreachable(&e))?;
+                    retry_slots.push(slot);
                 }
-                Err(error) => report.record_error(pending.slot, &error),
+                Err(error) => report.record_error(slot, &error),
             }
         }
         Ok(retry_slots)
@@ -362,18 +357,82 @@ impl SlotEraSync {
     /// commands.
     fn require_all<T>(
         &self,
-        mut replies: Vec<Result<T, Error>>,
+        replies: Result<Vec<Result<T, Error>>, Error>,
         count: usize,
     ) -> Result<Vec<Result<T, Error>>, NodeError> {
+        let mut replies = replies.map_err(|e| self.server.endpoint.unreachable(&e))?;
         if replies.len() == count {
             return Ok(replies);
         }
         Err(match replies.pop() {
-            Some(Err(error)) => self.endpoint.unreachable(&error),
+            Some(Err(error)) => self.server.endpoint.unreachable(&error),
             Some(Ok(_)) | None => NodeError::Unreachable(format!(
                 "{} returned fewer replies than expected.",
-                self.endpoint.name()
+                self.server.endpoint.name()
             )),
         })
     }
+}
+
+impl SyncReport {
+    fn record_write(&mut self, slot: u16, wait_ms: u64) {
+        self.written.push(slot);
+        if wait_ms > 0 {
+            self.quarantined.push(slot);
+            self.quarantine_ms = self.quarantine_ms.max(wait_ms);
+        }
+    }
+
+    fn record_error(&mut self, slot: u16, error: &Error) {
+        let class = ErrorClass::classify(error);
+        if class.action == NodeAction::Redirect {
+            self.redirected.push(slot);
+            return;
+        }
+        self.failed.push(slot);
+        self.failure = match class.caller_error {
+            CallerError::Corrupt => "this version cannot read the era".to_owned(),
+            CallerError::Unavailable | CallerError::Full => plain_message(error),
+        };
+    }
+
+    /// Logs the result for operators.
+    fn log(&self, name: &str, throttle: &LogThrottle) {
+        let (waiting, failed) = (&self.quarantined, &self.failed);
+        if !waiting.is_empty() {
+            warn!(
+                slots = ranges(waiting.iter().copied()),
+                wait_ms = self.quarantine_ms,
+                "{name} may have lost locks: no new grants in these slots for a while"
+            );
+        } else if !self.written.is_empty() {
+            info!(
+                slots = ranges(self.written.iter().copied()),
+                "{name} has eras written by this broker"
+            );
+        }
+        let suppressed_before = throttle.should_log("era", &self.failure);
+        if let (Some(suppressed), false) = (suppressed_before, failed.is_empty()) {
+            error!(
+                suppressed,
+                slots = ranges(failed.iter().copied()),
+                "{name} has slots without an era ({}): no new grants there",
+                self.failure
+            );
+        }
+    }
+}
+
+/// Reads the eras of slots in one pipeline. Returns a result for each, or fewer if the connection
+/// breaks.
+pub(in crate::store::redis) async fn read_era_texts(
+    client: &Client,
+    key_prefix: &str,
+    slots: &[u16],
+) -> Result<Vec<Result<Option<String>, Error>>, Error> {
+    let pipeline = client.pipeline();
+    for &slot in slots {
+        let _: () = pipeline.get(era_key(key_prefix, slot)).await?;
+    }
+    Ok(pipeline.try_all().await)
 }
