@@ -271,14 +271,14 @@ const BY_PREFIX: [(&str, ErrorClass); 26] = [
 
 /// Errors by the text with which fred reports a closed connection. In the last two cases nothing
 /// was sent.
-const BY_KIND: [(&str, ErrorClass); 3] = [
+const BY_CONNECTION_TEXT: [(&str, ErrorClass); 3] = [
     ("channel closed", CONNECTION_LOST),
     ("Failed to send command to router", NEVER_SENT),
     ("Failed to route command", NEVER_SENT),
 ];
 
 /// Errors by their kind, if the text matches no entry.
-const BY_CONNECTION_TEXT: [(ErrorKind, ErrorClass); 5] = [
+const BY_KIND: [(ErrorKind, ErrorClass); 5] = [
     (ErrorKind::IO, CONNECTION_LOST),
     (ErrorKind::Canceled, CONNECTION_LOST),
     (
@@ -319,17 +319,12 @@ impl ErrorClass {
     /// Returns the table entry of an error.
     #[must_use]
     pub fn classify(error: &Error) -> Self {
-        let mut all = BY_PREFIX.iter().chain(&BY_KIND);
-        let entry = all.find(|(prefix, _)| has_prefix(error.details(), prefix));
-        let by_connection_text = || {
-            BY_CONNECTION_TEXT
-                .iter()
-                .find(|(kind, _)| kind == error.kind())
-        };
-        match entry {
-            Some((_, class)) => *class,
-            None => by_connection_text().map_or(UNKNOWN_ERROR, |(_, class)| *class),
-        }
+        let mut by_text = BY_PREFIX.iter().chain(&BY_CONNECTION_TEXT);
+        let by_text = by_text.find(|(prefix, _)| has_prefix(error.details(), prefix));
+        let by_kind = || BY_KIND.iter().find(|(kind, _)| kind == error.kind());
+        let class = by_text.map(|(_, class)| class);
+        let class = class.or_else(|| by_kind().map(|(_, class)| class));
+        *class.unwrap_or(&UNKNOWN_ERROR)
     }
 
     /// Yields the first words of all replies in the table.

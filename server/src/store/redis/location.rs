@@ -3,7 +3,6 @@
 use std::{collections::HashMap, fmt, slice, sync::Arc, time::Duration};
 
 use fred::{
-    error::Error,
     interfaces::ClientLike as _,
     types::{CustomCommand, Value},
 };
@@ -93,16 +92,9 @@ pub(super) struct SentinelClient {
 
 struct SentinelConnection {
     connection: Connection,
-    replica_query: ReplicaQuery,
-}
-
-/// Permission to query a Sentinel for the replicas of the master, for one connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ReplicaQuery {
-    Allowed,
-    /// The Sentinel does not permit the query to the broker's user. It records each further query
-    /// in its ACL LOG.
-    Denied,
+    /// True if the Sentinel does not permit the broker's user to query the replicas of the master.
+    /// It records each further query in its ACL LOG.
+    is_view_denied: bool,
 }
 
 impl StoreLocation {
@@ -178,7 +170,13 @@ impl MasterResolver {
                 let queried = Instant::now();
                 let vote = vote_for_master(master, all).await?;
                 if !vote.is_majority {
-                    return Err(NodeError::Unreachable(vote.no_majority_reason(all.len())));
+                    return Err(NodeError::Unreachable(format!(
+                        "Only {} of {} Sentinels report {} as the master; a majority is needed. \
+                         Check that the others run and can be reached.",
+                        vote.votes,
+                        all.len(),
+                        vote.address
+                    )));
                 }
                 self.named_at = queried;
                 self.view.update(master, all).await;
@@ -232,16 +230,6 @@ struct MasterVote {
     votes: usize,
     /// True if more than half of all queried Sentinels name it.
     is_majority: bool,
-}
-
-impl MasterVote {
-    fn no_majority_reason(&self, queried: usize) -> String {
-        format!(
-            "Only {} of {queried} Sentinels report {} as the master; a majority is needed. Check \
-             that the others run and can be reached.",
-            self.votes, self.address
-        )
-    }
 }
 
 /// Queries all Sentinels for the master.
@@ -306,7 +294,7 @@ impl SentinelClient {
     /// denial the Sentinel is not queried again on the same connection.
     async fn query_view(&mut self, master: &str) -> Option<SentinelView> {
         let sentinel = self.connection.as_mut()?;
-        if sentinel.replica_query == ReplicaQuery::Denied {
+        if sentinel.is_view_denied {
             return None;
         }
         let client = sentinel.connection.client();
@@ -318,7 +306,7 @@ impl SentinelClient {
         let fields = match fields {
             Ok(fields) => fields,
             Err(error) => {
-                sentinel.replica_query = ReplicaQuery::after_error(&error);
+                sentinel.is_view_denied = is_denied(&error);
                 return None;
             }
         };
@@ -332,7 +320,10 @@ impl SentinelClient {
     async fn query_master(&mut self, master: &str) -> Result<Address, NodeError> {
         let sentinel = match self.connection.take() {
             Some(sentinel) => sentinel,
-            None => SentinelConnection::open(&self.endpoint).await?,
+            None => SentinelConnection {
+                connection: Connection::open(&self.endpoint).await?,
+                is_view_denied: false,
+            },
         };
         let command = CustomCommand::new_static("SENTINEL", None::<u16>, false);
         let args: Vec<Value> = vec!["GET-MASTER-ADDR-BY-NAME".into(), master.into()];
@@ -356,60 +347,11 @@ impl SentinelClient {
     }
 }
 
-impl SentinelConnection {
-    async fn open(endpoint: &Endpoint) -> Result<Self, NodeError> {
-        Ok(Self {
-            connection: Connection::open(endpoint).await?,
-            replica_query: ReplicaQuery::Allowed,
-        })
-    }
-}
-
-impl ReplicaQuery {
-    /// Returns the state after a failed query. Only a denial is permanent.
-    fn after_error(error: &Error) -> Self {
-        match is_denied(error) {
-            true => Self::Denied,
-            false => Self::Allowed,
-        }
-    }
-}
-
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.host.contains(':') {
             return write!(f, "[{}]:{}", self.host, self.port);
         }
         write!(f, "{}:{}", self.host, self.port)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use fred::error::ErrorKind;
-
-    use super::*;
-
-    #[test]
-    fn only_a_denial_ends_the_replica_query() {
-        let after =
-            |kind, text: &str| ReplicaQuery::after_error(&Error::new(kind, text.to_owned()));
-        for denial in [
-            "NOPERM this user has no permissions to run the 'sentinel|master' command",
-            "NOPERM User broker has no permissions to run the 'sentinel|master' command",
-        ] {
-            let state = after(ErrorKind::Unknown, denial);
-            assert_eq!(state, ReplicaQuery::Denied, "{denial}");
-        }
-        for passing in [
-            "ERR No such master with that name",
-            "ERR NOPERM is only named here",
-            "LOADING Redis is loading the dataset in memory",
-        ] {
-            let state = after(ErrorKind::Unknown, passing);
-            assert_eq!(state, ReplicaQuery::Allowed, "{passing}");
-        }
-        let timed_out = after(ErrorKind::Timeout, "Request timed out.");
-        assert_eq!(timed_out, ReplicaQuery::Allowed);
     }
 }

@@ -120,3 +120,22 @@ fn operators_read_whole_sentences_without_what_was_sent() {
         ])
     );
 }
+
+#[test]
+fn only_a_missing_permission_is_a_denial() {
+    let is_denied = |kind, text: &str| is_denied(&Error::new(kind, text.to_owned()));
+    for denial in [
+        "NOPERM this user has no permissions to run the 'sentinel|master' command",
+        "NOPERM User broker has no permissions to run the 'sentinel|master' command",
+    ] {
+        assert!(is_denied(ErrorKind::Unknown, denial), "{denial}");
+    }
+    for other in [
+        "ERR No such master with that name",
+        "ERR NOPERM is only named here",
+        "LOADING Redis is loading the dataset in memory",
+    ] {
+        assert!(!is_denied(ErrorKind::Unknown, other), "{other}");
+    }
+    assert!(!is_denied(ErrorKind::Timeout, "Request timed out."));
+}
