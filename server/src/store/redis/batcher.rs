@@ -67,14 +67,12 @@ impl ScriptBatcher {
             return evalsha(client, sha, command).await;
         }
         let (reply, receiver) = oneshot::channel();
-        self.enqueue(
-            client,
-            PendingRun {
-                sha,
-                command,
-                reply,
-            },
-        );
+        let waiting = PendingRun {
+            sha,
+            command,
+            reply,
+        };
+        self.enqueue(client, waiting);
         let stopped = |_| Error::new(ErrorKind::Canceled, "the broker stops");
         receiver.await.map_err(stopped).and_then(|result| result)
     }

@@ -152,22 +152,12 @@ async fn read_era(node: &Node, client: &Client) -> Result<EraCheck, Error> {
         (None, era) => era.map(EraCheck::Store),
         (Some(slot), Ok(era)) => Ok(EraCheck::Slot(slot, era)),
         (Some(slot), Err(error)) => {
-            let ErrorClass {
-                action,
-                caller_error,
-                ..
-            } = ErrorClass::classify(&error);
-            match (action, caller_error) {
+            let class = ErrorClass::classify(&error);
+            match (class.action, class.caller_error) {
                 (NodeAction::Redirect, _) | (NodeAction::Keep, CallerError::Corrupt) => {
                     Ok(EraCheck::Unreadable(slot))
                 }
-                (
-                    NodeAction::ReloadScripts
-                    | NodeAction::Keep
-                    | NodeAction::ProbeDecides
-                    | NodeAction::Close,
-                    _,
-                ) => Err(error),
+                _ => Err(error),
             }
         }
     }
@@ -201,11 +191,7 @@ fn find_problem(node: &Node, observation: &Observation) -> Option<String> {
         }
         (EraCheck::Slot(slot, era), _, Some(eras)) => eras.compare(*slot, era.as_deref()),
         (EraCheck::Unreadable(slot), _, Some(eras)) => eras.invalidate(*slot, false),
-        (
-            EraCheck::Store(_) | EraCheck::Slot(..) | EraCheck::Unreadable(_) | EraCheck::Nothing,
-            _,
-            _,
-        ) => {}
+        _ => {}
     }
     let info = ServerInfo::parse(&observation.info);
     if info.replica_count() > 0 {

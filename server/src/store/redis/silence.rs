@@ -38,13 +38,6 @@ struct LastProcess {
     recovery: Option<Recovery>,
 }
 
-/// The process of a node that was just opened.
-#[derive(Debug, Clone, Copy)]
-struct OpenedProcess<'a> {
-    run_id: &'a str,
-    may_be_replaced: bool,
-}
-
 /// A server that replies again after a silence.
 #[derive(Debug, Clone, Copy)]
 struct Recovery {
@@ -96,11 +89,8 @@ impl SilenceCheck {
     ///
     /// # Errors If its process may have been replaced and has not yet replied for [`PROBATION`].
     pub(super) fn check(&mut self, opened: &OpenedNode) -> Result<(), NodeError> {
-        let process = OpenedProcess {
-            run_id: opened.node.run_id(),
-            may_be_replaced: opened.node.may_be_replaced(),
-        };
-        if self.may_be_used(process, boot_ms()) {
+        let node = &opened.node;
+        if self.may_be_used(node.run_id(), node.may_be_replaced(), boot_ms()) {
             return Ok(());
         }
         Err(NodeError::Unreachable(format!(
@@ -113,13 +103,13 @@ impl SilenceCheck {
     }
 
     /// Returns true if a process that replies at `now_ms` may be used.
-    fn may_be_used(&mut self, process: OpenedProcess<'_>, now_ms: u64) -> bool {
-        let is_same = |last: &&mut LastProcess| last.run_id == process.run_id;
+    fn may_be_used(&mut self, run_id: &str, may_be_replaced: bool, now_ms: u64) -> bool {
+        let is_same = |last: &&mut LastProcess| last.run_id == run_id;
         let Some(last) = self.last.as_mut().filter(is_same) else {
             return true;
         };
         let was_silent = silence_over_limit(now_ms, last.replied_ms).is_some();
-        if !was_silent || !(last.may_be_replaced || process.may_be_replaced) {
+        if !was_silent || !(last.may_be_replaced || may_be_replaced) {
             return true;
         }
         let since_ms = match last.recovery {
@@ -175,11 +165,7 @@ mod tests {
 
     /// Returns true if the process `run_id` may be used `after_ms` after `BEGIN_MS`.
     fn may_be_used(silence: &mut SilenceCheck, run_id: &str, after_ms: u64) -> bool {
-        let process = OpenedProcess {
-            run_id,
-            may_be_replaced: true,
-        };
-        silence.may_be_used(process, BEGIN_MS + after_ms)
+        silence.may_be_used(run_id, true, BEGIN_MS + after_ms)
     }
 
     #[test]
@@ -240,11 +226,7 @@ mod tests {
     #[test]
     fn a_process_that_cannot_be_replaced_is_used_at_once() {
         let check = |could_before, can_now| {
-            let process = OpenedProcess {
-                run_id: "one",
-                may_be_replaced: can_now,
-            };
-            served(could_before).may_be_used(process, BEGIN_MS + 60_000)
+            served(could_before).may_be_used("one", can_now, BEGIN_MS + 60_000)
         };
         assert!(check(false, false));
         assert!(!check(true, false));

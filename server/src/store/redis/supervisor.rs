@@ -3,13 +3,10 @@
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use fred::{clients::Client, interfaces::ClientLike as _, types::Message};
+use fred::{clients::Client, interfaces::ClientLike as _};
 use tokio::{
     select,
-    sync::{
-        broadcast::{self, error::RecvError},
-        oneshot, watch,
-    },
+    sync::{broadcast::error::RecvError, oneshot, watch},
     time::{Instant, sleep, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -82,13 +79,10 @@ pub(super) struct SupervisorConfig {
 }
 
 struct SupervisorTask {
-    plan: NodePlan,
-    finder: MasterResolver,
+    parts: SupervisorConfig,
     known: KnownState,
     silence: SilenceCheck,
     current: watch::Sender<Option<Arc<Node>>>,
-    on_event: Box<dyn Fn(NodeEvent) + Send + Sync>,
-    stop: CancellationToken,
     last_warnings: Vec<String>,
     last_failure: Option<NodeError>,
     /// The run id of the process that served last.
@@ -138,7 +132,7 @@ impl Supervisor {
         let (mut task, current) = SupervisorTask::new(start);
         let (opened, is_open) = oneshot::channel();
         tasks.spawn(async move {
-            let stop = task.stop.clone();
+            let stop = task.parts.stop.clone();
             let first = select! {
                 () = stop.cancelled() => return,
                 first = task.open() => first,
@@ -180,22 +174,13 @@ impl Supervisor {
 }
 
 impl SupervisorTask {
-    fn new(start: SupervisorConfig) -> (Self, watch::Receiver<Option<Arc<Node>>>) {
-        let SupervisorConfig {
-            plan,
-            finder,
-            on_event,
-            stop,
-        } = start;
+    fn new(parts: SupervisorConfig) -> (Self, watch::Receiver<Option<Arc<Node>>>) {
         let (sender, current) = watch::channel(None);
         let task = Self {
-            plan,
-            finder,
+            parts,
             known: KnownState::default(),
             silence: SilenceCheck::default(),
             current: sender,
-            on_event,
-            stop,
             last_warnings: Vec::new(),
             last_failure: None,
             last_run_id: None,
@@ -204,7 +189,7 @@ impl SupervisorTask {
     }
 
     async fn run(mut self, first: Option<OpenedNode>) {
-        let stop = self.stop.clone();
+        let stop = self.parts.stop.clone();
         select! {
             () = stop.cancelled() => {}
             never = self.serve_forever(first) => match never {},
@@ -237,12 +222,12 @@ impl SupervisorTask {
     }
 
     async fn open(&mut self) -> Result<OpenedNode, NodeError> {
-        let address = self.finder.resolve().await?;
-        let view = self.finder.view().current();
-        let opened = open(&self.plan, address, view, &mut self.known).await?;
+        let address = self.parts.finder.resolve().await?;
+        let view = self.parts.finder.view().current();
+        let opened = open(&self.parts.plan, address, view, &mut self.known).await?;
         self.silence.check(&opened)?;
         // Opening may take longer than a master may be used after the Sentinels have named it.
-        let now = self.finder.resolve().await?;
+        let now = self.parts.finder.resolve().await?;
         if now != opened.endpoint.address {
             return Err(NodeError::Unreachable(format!(
                 "{} was replaced by {now} while the connection was opened.",
@@ -271,11 +256,11 @@ impl SupervisorTask {
         } = opened;
         self.current.send_replace(Some(Arc::clone(&node)));
         let run_id = node.run_id().to_owned();
-        let processes = Arc::clone(&self.plan.processes);
+        let processes = Arc::clone(&self.parts.plan.processes);
         processes.record_serving(&run_id, &endpoint.address);
         let before = self.last_run_id.replace(run_id);
         if before.is_some_and(|before| before != node.run_id()) {
-            (self.on_event)(NodeEvent::Replaced);
+            (self.parts.on_event)(NodeEvent::Replaced);
         }
         let NodeConnections {
             mut command,
@@ -285,7 +270,7 @@ impl SupervisorTask {
             barrier,
         } = links;
         let probe_client = prober.client().clone();
-        let (checking, view) = (probe_client.clone(), self.finder.view());
+        let (checking, view) = (probe_client.clone(), self.parts.finder.view());
         let subscribed = subscriber.connection.client().clone();
         let broken = |broken: ConnectionLost| {
             if broken.is_closed {
@@ -297,12 +282,12 @@ impl SupervisorTask {
             () = node.closed() => None,
             reason = command.broken() => broken(reason),
             reason = prober.broken() => broken(reason),
-            reason = forward_messages(subscriber, &self.on_event) => broken(reason),
+            reason = forward_messages(subscriber, &self.parts.on_event) => broken(reason),
             reason = run_barrier(barrier) => broken(reason),
             never = end_pauses(&node, &endpoint, &processes) => match never {},
             reason = run_era_sync(era_sync) => Some(NodeFailure::without_lost_locks(reason)),
             end = monitor(&node, probe_client, subscribed) => Some(end),
-            reason = self.finder.wait_until_moved(&endpoint.address) => Some(NodeFailure::without_lost_locks(reason)),
+            reason = self.parts.finder.wait_until_moved(&endpoint.address) => Some(NodeFailure::without_lost_locks(reason)),
             never = recheck(&endpoint, &checking, &view, &mut self.last_warnings) => match never {},
         };
         if let Some(NodeFailure {
@@ -312,7 +297,7 @@ impl SupervisorTask {
         {
             if let Some(broken) = broken {
                 self.invalidate_eras(&node);
-                (self.on_event)(NodeEvent::AssumptionViolated(broken));
+                (self.parts.on_event)(NodeEvent::AssumptionViolated(broken));
             }
             node.fail(&reason);
         }
@@ -323,7 +308,7 @@ impl SupervisorTask {
     /// Marks the eras of a closed node as doubtful. They are not used again, unless another broker
     /// has started new ones.
     fn invalidate_eras(&mut self, node: &Node) {
-        match (node.era(), node.slot_eras(), &self.plan.slots) {
+        match (node.era(), node.slot_eras(), &self.parts.plan.slots) {
             (Some(era), _, _) => self.known.doubted = Some(era.id.as_str().into()),
             (None, Some(eras), Some(slots)) => slots.history.mark_doubtful(eras.all_synced()),
             (None, _, _) => {}
@@ -386,29 +371,24 @@ async fn run_era_sync(era_sync: Option<SlotEraSync>) -> String {
 
 /// Forwards messages until the connection breaks.
 async fn forward_messages(
-    Subscriber {
-        mut connection,
-        messages,
-    }: Subscriber,
+    subscriber: Subscriber,
     on_event: &(dyn Fn(NodeEvent) + Send + Sync),
 ) -> ConnectionLost {
-    select! {
-        reason = connection.broken() => reason,
-        never = forward_message(messages, on_event) => match never {},
-    }
-}
-
-async fn forward_message(
-    mut messages: broadcast::Receiver<Message>,
-    on_event: &(dyn Fn(NodeEvent) + Send + Sync),
-) -> Infallible {
+    let Subscriber {
+        mut connection,
+        mut messages,
+    } = subscriber;
     let mut event = NodeEvent::Ready;
     loop {
         on_event(event);
-        event = match messages.recv().await {
+        let received = select! {
+            reason = connection.broken() => return reason,
+            received = messages.recv() => received,
+        };
+        event = match received {
             Ok(message) => NodeEvent::Message(message.value.convert().unwrap_or_default()),
             Err(RecvError::Lagged(_)) => NodeEvent::Ready,
-            Err(RecvError::Closed) => std::future::pending().await,
+            Err(RecvError::Closed) => return connection.broken().await,
         };
     }
 }
