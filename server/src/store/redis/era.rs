@@ -169,42 +169,34 @@ impl Era {
     }
 
     fn read(text: &str) -> Option<Self> {
-        let fields: Vec<&str> = text.split('|').collect();
-        // Later versions append fields without a new schema.
-        let &[
-            id,
-            no_grants_before,
-            _schema,
-            run_id,
-            replid,
-            ttl,
-            delay,
-            lag,
-            fingerprint,
-            source,
-            ref more @ ..,
-        ] = fields.as_slice()
-        else {
-            return None;
-        };
-        Some(Self {
+        let mut fields = text.split('|');
+        let mut next = || fields.next();
+        let (id, no_grants_before, _schema) = (next()?, next()?, next()?);
+        let era = Self {
             id: id.to_owned(),
             no_grants_before_ms: no_grants_before.parse().ok()?,
-            run_id: run_id.to_owned(),
-            replid: replid.to_owned(),
+            run_id: next()?.to_owned(),
+            replid: next()?.to_owned(),
             bounds: EraBounds {
-                ttl_max_ms: ttl.parse().ok()?,
-                lock_delay_max_ms: delay.parse().ok()?,
-                former_master_max_ms: lag.parse().ok()?,
+                ttl_max_ms: next()?.parse().ok()?,
+                lock_delay_max_ms: next()?.parse().ok()?,
+                former_master_max_ms: next()?.parse().ok()?,
             },
-            key_fingerprint: fingerprint.to_owned(),
-            key_source: match source {
+            key_fingerprint: next()?.to_owned(),
+            key_source: match next()? {
                 "store" => KeySource::Store,
                 "file" => KeySource::File,
                 _ => return None,
             },
+            former: None,
+            is_moving: false,
+        };
+        // Later versions append fields without a new schema.
+        let more: Vec<&str> = fields.collect();
+        Some(Self {
             former: more.iter().find_map(|field| FormerMaster::parse(field)),
             is_moving: more.contains(&MOVING),
+            ..era
         })
     }
 
