@@ -17,7 +17,6 @@ mod queue_worker;
 mod quorum;
 mod quorum_acquire;
 mod start;
-mod vote;
 mod votes;
 
 use std::{

@@ -10,16 +10,20 @@ use crate::{
 /// Rank of the replies that a lease was revoked earlier. See [`decisiveness`].
 pub(super) const REVOKED_RANK: u8 = 3;
 
-/// Merges the grants of a quorum into one grant with the shortest validity.
-pub(super) fn one_grant(grants: &[Grant]) -> Option<Grant> {
-    let mut grants = grants.iter().copied();
-    let first = grants.next()?;
-    Some(grants.fold(first, |merged, next| Grant {
+/// Merges the grants of a quorum into one grant with the shortest validity, and the stream that the
+/// lease left.
+pub(super) fn merge_grants(
+    grants: Vec<(Grant, Option<MovedLease>)>,
+) -> Option<(Grant, Option<MovedLease>)> {
+    let moved = grants.iter().find_map(|(_, moved)| *moved);
+    let grants = grants.into_iter().map(|(grant, _)| grant);
+    let grant = grants.reduce(|merged, next| Grant {
         ttl: merged.ttl.min(next.ttl),
         acquired_ms: since_ms(merged.fencing_token),
         hold_count: merged.hold_count.max(next.hold_count),
         ..merged
-    }))
+    })?;
+    Some((grant, moved))
 }
 
 /// Returns the time of a grant, derived from its token. The nodes granted at slightly different
@@ -71,11 +75,7 @@ pub(super) fn with_moved(
 pub(super) fn renewed_or_attached(
     result: QuorumResult<(Grant, Option<MovedLease>), LeaseRejection>,
 ) -> LeaseReply<(Grant, Option<MovedLease>)> {
-    let replies = agreed(result)?;
-    let moved = replies.iter().find_map(|(_, moved)| *moved);
-    let grants: Vec<_> = replies.into_iter().map(|(grant, _)| grant).collect();
-    let grant = one_grant(&grants).ok_or(LeaseRejection::NotFound)?;
-    Ok((grant, moved))
+    merge_grants(agreed(result)?).ok_or(LeaseRejection::NotFound)
 }
 
 /// Merges the replies to a release. A lease that only a minority of nodes still had was lost before

@@ -7,11 +7,35 @@ pub(super) const fn quorum(nodes: usize) -> usize {
     nodes / 2 + 1
 }
 
+/// Returns the item with the most frequent key, and the number of items with this key.
+pub(super) fn most_frequent<T, K: PartialEq>(
+    items: impl Iterator<Item = T> + Clone,
+    key: impl Fn(&T) -> K,
+) -> Option<(T, usize)> {
+    let count = |item: &T| {
+        let same = items.clone().filter(|other| key(other) == key(item));
+        same.count()
+    };
+    let counted = items.clone().map(|item| {
+        let count = count(&item);
+        (item, count)
+    });
+    counted.max_by_key(|(_, count)| *count)
+}
+
+/// Returns the value with this rank, counted from 1, in ascending order. Returns `None` if there are
+/// fewer values.
+pub(super) fn nth_smallest<T: Ord>(values: impl Iterator<Item = T>, rank: usize) -> Option<T> {
+    let mut values: Vec<_> = values.collect();
+    values.sort_unstable();
+    values.into_iter().nth(rank - 1)
+}
+
 /// A collector of the replies of nodes.
 pub(super) trait Collector<T> {
-    /// Adds the reply of a node, or the error if there is none. `is_sure` is false for a node that
-    /// came back recently and may have lost data.
-    fn add(&mut self, node: usize, is_sure: bool, result: Result<Outcome<T>, StoreError>);
+    /// Adds the reply of a node, or the error if there is none. `is_reliable` is false for a node
+    /// that came back recently and may have lost data.
+    fn add(&mut self, node: usize, is_reliable: bool, result: Result<Outcome<T>, StoreError>);
 
     /// Returns true if outstanding replies cannot change the result.
     fn is_decided(&self) -> bool;
@@ -28,7 +52,7 @@ pub(super) struct QuorumCounter<T, Y, N> {
     wanted: Vec<Y>,
     /// Number of replies of nodes that may have lost data.
     unreliable: usize,
-    /// Number of wanted replies among `unsure`.
+    /// Number of wanted replies among `unreliable`.
     unreliable_wanted: usize,
     rejections: Vec<N>,
     failed: Vec<StoreError>,
@@ -45,7 +69,7 @@ pub(super) enum QuorumResult<Y, N> {
 }
 
 impl<T, Y, N> QuorumCounter<T, Y, N> {
-    /// Creates a counter for `nodes` nodes. `read` separates the wanted reply from rejections.
+    /// Creates a counter for `nodes` nodes. `classify` separates the wanted reply from rejections.
     pub(super) fn new(nodes: usize, classify: fn(Outcome<T>) -> Result<Y, N>) -> Self {
         Self {
             nodes,
@@ -102,13 +126,13 @@ impl<T, Y, N> QuorumCounter<T, Y, N> {
 }
 
 impl<T, Y, N> Collector<T> for QuorumCounter<T, Y, N> {
-    fn add(&mut self, _node: usize, is_sure: bool, result: Result<Outcome<T>, StoreError>) {
-        let is_unsure = self.proves_end.is_some() && !is_sure;
+    fn add(&mut self, _node: usize, is_reliable: bool, result: Result<Outcome<T>, StoreError>) {
+        let is_unreliable = self.proves_end.is_some() && !is_reliable;
         let result = result.map(self.classify);
-        self.unreliable += usize::from(is_unsure && result.is_ok());
+        self.unreliable += usize::from(is_unreliable && result.is_ok());
         match result {
             Ok(Ok(reply)) => {
-                self.unreliable_wanted += usize::from(is_unsure);
+                self.unreliable_wanted += usize::from(is_unreliable);
                 self.wanted.push(reply);
             }
             Ok(Err(rejection)) => self.rejections.push(rejection),

@@ -83,7 +83,7 @@ impl Nodes {
         let last = rounds.pop().map(|round| self.finish(acquire, token, round));
         match (grant, last) {
             (Some((grant, moved)), _) if !is_late => {
-                Ok(QuorumOutcome::Granted(grant, moved.into_iter().next()))
+                Ok(QuorumOutcome::Granted(grant, moved))
             }
             (None, Some(lost)) => lost.map(QuorumOutcome::Failed),
             (Some(_), _) | (None, None) => {

@@ -1,17 +1,48 @@
 //! Evaluation of the votes of all nodes on one proposal: the grant, or a token that a quorum
 //! accepts.
 
+use std::iter::repeat_n;
+
 use super::{
-    merge::one_grant,
-    quorum::{Collector, no_quorum, quorum},
-    vote::{UNKNOWN_MS, Vote},
+    merge::merge_grants,
+    quorum::{Collector, most_frequent, no_quorum, nth_smallest, quorum},
 };
 use crate::{
-    lock::{Contention, FencingToken, Grant, Holder},
+    lock::{Contention, FencingToken, Grant},
     store::{Acquired, MovedLease, Outcome, StoreError, VoteReply},
 };
 
-pub(super) struct Votes(Vec<Option<Vote>>);
+/// Assumed time until a node is free that does not report a time.
+const UNKNOWN_MS: u64 = 1_000;
+
+/// Votes of the nodes that have answered.
+#[derive(Default)]
+pub(super) struct Votes {
+    nodes: usize,
+    granted: Vec<NodeGrant>,
+    /// Lowest tokens accepted by nodes at which the lock is free, but the proposed token is too low.
+    min_tokens: Vec<u64>,
+    /// Contention at nodes at which another lease holds the lock.
+    held: Vec<Contention>,
+    /// Times for which nodes do not vote, in milliseconds.
+    recovering_ms: Vec<u64>,
+    /// Replies of nodes that reject the call, independently of other votes.
+    rejections: Vec<Acquired>,
+    failed: Vec<NodeFailure>,
+}
+
+/// Grant of a node, made now or to an earlier attempt.
+struct NodeGrant {
+    node: usize,
+    grant: Grant,
+    moved: Option<MovedLease>,
+}
+
+/// Error of a node that did not answer, or whose reply cannot be used.
+struct NodeFailure {
+    node: usize,
+    error: StoreError,
+}
 
 /// Reason for which no quorum holds the lock for a call.
 #[derive(Debug, PartialEq, Eq)]
@@ -36,163 +67,164 @@ pub(super) struct Contended {
 
 impl Votes {
     pub(super) fn new(nodes: usize) -> Self {
-        Self((0..nodes).map(|_| None).collect())
+        Self {
+            nodes,
+            ..Self::default()
+        }
     }
 
-    /// Returns the grant that a quorum made with the same token.
-    pub(super) fn grant(&self) -> Option<(Grant, Vec<MovedLease>)> {
-        let token = self.granted().map(|(grant, _)| grant.fencing_token);
-        let token = token.max_by_key(|token| self.count(token.get()))?;
-        let same = self
-            .granted()
-            .filter(|(grant, _)| grant.fencing_token == token);
-        let grants: Vec<_> = same.clone().map(|(grant, _)| *grant).collect();
-        let moved = same.filter_map(|(_, moved)| *moved).collect();
-        let has_quorum = grants.len() >= quorum(self.0.len());
-        Some((one_grant(&grants).filter(|_| has_quorum)?, moved))
+    /// Returns the grant that a quorum made with the same token, and the stream that the lease left.
+    pub(super) fn grant(&self) -> Option<(Grant, Option<MovedLease>)> {
+        let most_granted = self.most_granted();
+        let (first, _) = most_granted.filter(|(_, count)| *count >= quorum(self.nodes))?;
+        let granted = self.granted.iter();
+        let same = granted.filter(|other| other.token() == first.token());
+        merge_grants(same.map(|granted| (granted.grant, granted.moved)).collect())
     }
 
     /// Returns the lowest token that a quorum accepts, or `None` if no quorum accepts a token.
     pub(super) fn lowest_accepted_token(&self) -> Option<u64> {
-        let mut tokens: Vec<_> = self
-            .0
-            .iter()
-            .flatten()
-            .filter_map(Vote::lowest_accepted_token)
-            .collect();
-        tokens.sort_unstable();
-        tokens.get(quorum(self.0.len()) - 1).copied()
+        let granted = self.granted.iter().map(|granted| granted.token().get());
+        let accepted = granted.chain(self.min_tokens.iter().copied());
+        nth_smallest(accepted, quorum(self.nodes))
     }
 
     /// Returns the number of nodes that have not answered yet.
     pub(super) fn outstanding(&self) -> usize {
-        self.0.iter().filter(|vote| vote.is_none()).count()
+        self.nodes
+            - self.voting()
+            - self.recovering_ms.len()
+            - self.rejections.len()
+            - self.failed.len()
     }
 
     /// Returns the nodes that granted another token than `token`. Without a token, also returns
     /// nodes that failed to answer and may have granted one. Nodes with an outstanding reply are
     /// not included.
     pub(super) fn nodes_to_cancel(&self, token: Option<FencingToken>) -> Vec<usize> {
-        let stays = |vote: &Option<Vote>| match vote {
-            Some(Vote::Yes(grant, _)) => Some(grant.fencing_token) == token,
-            Some(Vote::Failed(_)) => token.is_some(),
-            Some(
-                Vote::TokenTooLow(_) | Vote::Held(_) | Vote::Recovering(_) | Vote::Rejected(_),
-            )
-            | None => true,
-        };
-        let nodes = self.0.iter().enumerate();
-        let holding = nodes.filter(|(_, vote)| !stays(vote));
-        holding.map(|(node, _)| node).collect()
+        let granted = self.granted.iter();
+        let other = granted.filter(|granted| Some(granted.token()) != token);
+        let failed = self.failed.iter().filter(|_| token.is_none());
+        let nodes = other.map(|granted| granted.node);
+        let mut nodes: Vec<_> = nodes.chain(failed.map(|failure| failure.node)).collect();
+        nodes.sort_unstable();
+        nodes
     }
 
     /// Returns the reason for which there is no quorum.
     pub(super) fn into_failure(self) -> Result<QuorumFailure, StoreError> {
-        let nodes = self.0.len();
-        let quorum = quorum(nodes);
-        let count = |is: fn(&Vote) -> bool| self.0.iter().flatten().filter(|vote| is(vote)).count();
-        let rejecting = count(|vote| matches!(vote, Vote::Rejected(_)));
-        if rejecting >= quorum {
-            let rejections = self
-                .0
-                .into_iter()
-                .flatten()
-                .filter_map(Vote::into_rejection);
-            let strongest = rejections.max_by_key(strength).unwrap_or(Acquired::Ended);
-            return Ok(QuorumFailure::Rejected(strongest));
+        let quorum = quorum(self.nodes);
+        if self.rejections.len() >= quorum {
+            let strongest = self.rejections.into_iter().max_by_key(strength);
+            return Ok(QuorumFailure::Rejected(
+                strongest.unwrap_or(Acquired::Ended),
+            ));
         }
-        let voting =
-            count(|vote| vote.lowest_accepted_token().is_some() || matches!(vote, Vote::Held(_)));
-        let recovering = count(|vote| matches!(vote, Vote::Recovering(_)));
-        if voting < quorum && voting + recovering >= quorum {
-            return Err(self.recovering(quorum - voting));
+        let voting = self.voting();
+        if voting < quorum && voting + self.recovering_ms.len() >= quorum {
+            let more = nth_smallest(self.recovering_ms.into_iter(), quorum - voting);
+            return Err(StoreError::Recovering {
+                retry_after_ms: more.unwrap_or(UNKNOWN_MS),
+            });
         }
-        let contended = count(|vote| matches!(vote, Vote::TokenTooLow(_) | Vote::Held(_)));
-        if voting + rejecting < quorum || contended == 0 {
+        let is_contended = !self.min_tokens.is_empty() || !self.held.is_empty();
+        if voting + self.rejections.len() < quorum || !is_contended {
             let open = self.outstanding();
-            let silent = self.0.into_iter().flatten().filter_map(Vote::into_error);
-            return Err(no_quorum(nodes, open, silent));
+            let errors = self.failed.into_iter().map(|failure| failure.error);
+            return Err(no_quorum(self.nodes, open, errors));
         }
         Ok(QuorumFailure::Contended(self.contended()))
     }
 
     fn contended(&self) -> Contended {
-        let held: Vec<_> = self.0.iter().flatten().filter_map(Vote::held).collect();
-        let holders = || {
-            held.iter()
-                .filter_map(|contention| contention.holders.first())
-        };
-        let same = |holder: &Holder| {
-            let is_same = |other: &&Holder| other.lease_id == holder.lease_id;
-            holders().filter(is_same).count()
-        };
-        let most_reported = holders().max_by_key(|holder| same(holder));
-        let report_count = most_reported.map_or(0, same);
-        let closed_ms = held
-            .iter()
-            .map(|contention| contention.lock_delay_remaining_ms)
-            .max();
-        let mut free: Vec<_> = self.0.iter().flatten().map(Vote::free_in_ms).collect();
-        free.sort_unstable();
-        let free_in_ms = free.get(quorum(self.0.len()) - 1).copied();
-        let free_in_ms = free_in_ms.unwrap_or(UNKNOWN_MS);
-        let is_split = report_count < quorum(self.0.len()) && closed_ms.unwrap_or(0) == 0;
+        let holders = self.held.iter().filter_map(|held| held.holders.first());
+        let most_reported = most_frequent(holders, |holder| holder.lease_id);
+        let delays = self.held.iter().map(|held| held.lock_delay_remaining_ms);
+        let lock_delay_remaining_ms = delays.max().unwrap_or(0);
+        let has_quorum = most_reported.is_some_and(|(_, count)| count >= quorum(self.nodes));
+        let is_split = !has_quorum && lock_delay_remaining_ms == 0;
+        let most_reported = most_reported.filter(|_| !is_split);
+        let holder = most_reported.map(|(holder, _)| holder.clone());
         Contended {
             contention: Contention {
-                holders: most_reported
-                    .filter(|_| !is_split)
-                    .cloned()
-                    .into_iter()
-                    .collect(),
+                holders: holder.into_iter().collect(),
                 queue_length: 0,
-                lock_delay_remaining_ms: closed_ms.unwrap_or(0),
+                lock_delay_remaining_ms,
             },
             is_split,
-            free_in_ms,
+            free_in_ms: self.free_in_ms(),
         }
     }
 
-    /// Returns the error with the time until `more` further nodes can vote.
-    fn recovering(&self, more: usize) -> StoreError {
-        let mut remaining: Vec<_> = self
-            .0
-            .iter()
-            .flatten()
-            .filter_map(Vote::recovers_in)
-            .collect();
-        remaining.sort_unstable();
-        let retry_after_ms = remaining.get(more - 1).copied().unwrap_or(UNKNOWN_MS);
-        StoreError::Recovering { retry_after_ms }
+    /// Returns the time until a quorum of nodes may be free without a release.
+    fn free_in_ms(&self) -> u64 {
+        let free = repeat_n(0, self.granted.len() + self.min_tokens.len());
+        let held = self.held.iter().map(|held| {
+            let remaining = held.holders.iter().map(|holder| holder.remaining_ms);
+            remaining.fold(held.lock_delay_remaining_ms, u64::max)
+        });
+        let recovering = self.recovering_ms.iter().copied();
+        let unknown = repeat_n(UNKNOWN_MS, self.rejections.len() + self.failed.len());
+        let all = free.chain(held).chain(recovering).chain(unknown);
+        nth_smallest(all, quorum(self.nodes)).unwrap_or(UNKNOWN_MS)
     }
 
-    fn granted(&self) -> impl Iterator<Item = (&Grant, &Option<MovedLease>)> + Clone {
-        self.0.iter().filter_map(|vote| {
-            if let Some(Vote::Yes(grant, moved)) = vote {
-                Some((grant, moved))
-            } else {
-                None
-            }
-        })
+    /// Returns the number of nodes that grant the lock, or report why they do not.
+    fn voting(&self) -> usize {
+        self.granted.len() + self.min_tokens.len() + self.held.len()
     }
 
-    fn count(&self, token: u64) -> usize {
-        let same = self
-            .granted()
-            .filter(|(grant, _)| grant.fencing_token.get() == token);
-        same.count()
+    /// Returns a grant with the token that most nodes granted, and the number of these nodes.
+    fn most_granted(&self) -> Option<(&NodeGrant, usize)> {
+        most_frequent(self.granted.iter(), |granted| granted.token())
+    }
+}
+
+impl NodeGrant {
+    fn token(&self) -> FencingToken {
+        self.grant.fencing_token
     }
 }
 
 impl Collector<VoteReply> for Votes {
-    fn add(&mut self, node: usize, _is_sure: bool, result: Result<Outcome<VoteReply>, StoreError>) {
-        self.0[node] = Some(Vote::from_reply(result));
+    fn add(
+        &mut self,
+        node: usize,
+        _is_reliable: bool,
+        result: Result<Outcome<VoteReply>, StoreError>,
+    ) {
+        let outcome = match result {
+            Ok(outcome) => outcome,
+            Err(StoreError::Recovering { retry_after_ms }) => {
+                return self.recovering_ms.push(retry_after_ms);
+            }
+            Err(error) => return self.failed.push(NodeFailure { node, error }),
+        };
+        match outcome.reply {
+            VoteReply::Behind { min_token } => self.min_tokens.push(min_token),
+            VoteReply::Ahead => {
+                let message = "the clock of a node is far behind those of the others";
+                let error = StoreError::Unavailable(message.to_owned());
+                self.failed.push(NodeFailure { node, error });
+            }
+            VoteReply::Acquired(Acquired::Granted(grant)) => self.granted.push(NodeGrant {
+                node,
+                grant,
+                moved: outcome.moved,
+            }),
+            VoteReply::Acquired(Acquired::Held(contention)) => self.held.push(contention),
+            VoteReply::Acquired(Acquired::Queued { .. }) => {
+                let error = StoreError::Corrupt("a node has a queue".to_owned());
+                self.failed.push(NodeFailure { node, error });
+            }
+            VoteReply::Acquired(rejection) => self.rejections.push(rejection),
+        }
     }
 
     fn is_decided(&self) -> bool {
-        let open = self.outstanding();
-        let tokens = self.granted().map(|(grant, _)| grant.fencing_token.get());
-        let votes_max = tokens.map(|token| self.count(token)).max().unwrap_or(0);
-        votes_max >= quorum(self.0.len()) || votes_max + open < quorum(self.0.len())
+        let quorum = quorum(self.nodes);
+        let votes_max = self.most_granted().map_or(0, |(_, count)| count);
+        votes_max >= quorum || votes_max + self.outstanding() < quorum
     }
 }
 
@@ -218,7 +250,7 @@ fn strength(rejection: &Acquired) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::{LeaseToken, Mode, Owner, Ttl};
+    use crate::lock::{Holder, LeaseToken, Mode, Owner, Ttl};
 
     fn granted(token: u64) -> VoteReply {
         VoteReply::Acquired(Acquired::Granted(Grant {
