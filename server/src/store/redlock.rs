@@ -1,6 +1,5 @@
 //! The RedLock store: several independent Redis masters, of which a quorum must hold a lock.
 
-mod cancel_quorum;
 mod end_dedup;
 mod grant_attempts;
 pub mod init;
@@ -8,7 +7,6 @@ mod list;
 mod local_queue;
 mod local_queues;
 mod merge;
-mod merge_revocations;
 #[cfg(feature = "model")]
 pub mod model;
 mod node_client;
@@ -31,12 +29,11 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::start::{check_addresses, nodes};
 use self::{
-    cancel_quorum::CancelQuorum,
     grant_attempts::CancelTarget,
     local_queue::{EnqueueResult, FirstReplyReceiver, LeaveResult, QueueRank},
     local_queues::LocalQueues,
-    merge::InspectQuorum,
     nodes::Nodes,
+    quorum::{QuorumCounter, Replies},
     quorum_acquire::{QuorumOutcome, QuorumRequest},
 };
 use super::{
@@ -130,7 +127,7 @@ impl RedlockState {
         let (joined, is_new) = self.queues.enqueue(acquire);
         if is_new {
             let worker = Arc::clone(self).run_queue(acquire.lock.clone());
-            self.nodes.tasks().spawn(worker);
+            self.nodes.tasks.spawn(worker);
         }
         joined
     }
@@ -222,7 +219,8 @@ impl Store for RedlockStore {
     ) -> Result<LeaseReply<Released>, StoreError> {
         let call = calls::release(lease, release, via).with_release_notification();
         let nodes = &self.0.nodes;
-        let result = nodes.ask_quorum(call, |outcome| outcome.reply).await?;
+        let counter = QuorumCounter::new(nodes.count(), |outcome| outcome.reply);
+        let result = nodes.collect(call, counter).await.result()?;
         self.0.queues.wake(&lease.lock, Duration::ZERO);
         Ok(merge::released(result))
     }
@@ -249,9 +247,8 @@ impl Store for RedlockStore {
             }
         };
         let call = calls::cancel(lock, request, by).with_release_notification();
-        let mut collector = CancelQuorum::new(shared.nodes.count());
-        shared.nodes.collect(call, &mut collector).await;
-        let cancelled = collector.result()?;
+        let replies = Replies::new(shared.nodes.count(), merge::is_cancel_decided);
+        let cancelled = merge::cancelled(shared.nodes.collect(call, replies).await)?;
         shared.queues.wake(lock, Duration::ZERO);
         Ok(cancelled)
     }
@@ -278,11 +275,9 @@ impl Store for RedlockStore {
     async fn revoke(&self, revoke: &RevokeCommand) -> Result<LeaseReply<Revoked>, StoreError> {
         let call = calls::revoke(revoke).with_release_notification();
         let nodes = &self.0.nodes;
-        let result = nodes
-            .ask_quorum(call, merge_revocations::revoked_now)
-            .await?;
-        let queue_length = self.0.queues.length(&revoke.lock);
-        let revoked = merge_revocations::revoked(result, queue_length);
+        let counter = QuorumCounter::new(nodes.count(), merge::revoked_now);
+        let result = nodes.collect(call, counter).await.result()?;
+        let revoked = merge::revoked(result, self.0.queues.length(&revoke.lock));
         if let Ok(Revoked::Taken(lease)) = &revoked
             && let Some(revocation) = lease.to_revocation(revoke)
         {
@@ -297,10 +292,9 @@ impl Store for RedlockStore {
 
     async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, StoreError> {
         let nodes = &self.0.nodes;
-        let mut seen = InspectQuorum::new(nodes.count());
         let call = calls::get(lock, INSPECT_ENTRIES_MAX);
-        nodes.collect(call, &mut seen).await;
-        let state = seen.result()?;
+        let replies = Replies::new(nodes.count(), merge::is_state_decided);
+        let state = merge::lock_state(nodes.collect(call, replies).await)?;
         Ok(state.map(|state| self.with_waiters(lock, state)))
     }
 
@@ -315,7 +309,9 @@ impl Store for RedlockStore {
 
     async fn check(&self, lock: &LockKey, token: FencingToken) -> Result<Checked, StoreError> {
         let call = calls::check(lock, token);
-        let result = self.0.nodes.ask_quorum(call, merge::liveness).await?;
+        let nodes = &self.0.nodes;
+        let counter = QuorumCounter::new(nodes.count(), merge::liveness);
+        let result = nodes.collect(call, counter).await.result()?;
         Ok(merge::checked(result))
     }
 
@@ -350,20 +346,17 @@ impl RedlockStore {
         call: ScriptCall<LeaseReply<Grant>>,
     ) -> Result<LeaseReply<Grant>, StoreError> {
         let lock = call.lock().clone();
-        let result = self.0.nodes.ask_quorum_about_liveness(call).await?;
-        Ok(merge::renewed_or_attached(result).map(|(grant, moved)| {
+        let nodes = &self.0.nodes;
+        let replies = nodes.collect(call, merge::renewals(nodes.count())).await;
+        let renewed = merge::renewed_or_attached(replies.result()?);
+        Ok(renewed.map(|(grant, moved)| {
             self.0.send_moved(&lock, moved);
-            self.with_queue(&lock, grant)
+            Grant {
+                // Queues are local to the broker, so nodes do not return a length.
+                queue_length: self.0.queues.length(&lock),
+                ..grant
+            }
         }))
-    }
-
-    /// Sets the queue length of a grant. Queues are local to the broker, so nodes do not return a
-    /// length.
-    fn with_queue(&self, lock: &LockKey, grant: Grant) -> Grant {
-        Grant {
-            queue_length: self.0.queues.length(lock),
-            ..grant
-        }
     }
 
     fn with_waiters(&self, lock: &LockKey, state: LockState) -> LockState {

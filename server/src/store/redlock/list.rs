@@ -7,10 +7,9 @@ use futures::stream::{FuturesUnordered, StreamExt as _};
 use tokio::time::{Duration, Instant, timeout_at};
 
 use super::{
-    REPLY_TIMEOUT, RedlockStore,
-    merge::InspectQuorum,
+    REPLY_TIMEOUT, RedlockStore, merge,
     node_client::NodeClient,
-    quorum::{Collector as _, quorum},
+    quorum::{Collector as _, Replies, quorum},
 };
 use crate::{
     lock::{Filter, LockKey, LockState},
@@ -52,7 +51,7 @@ impl RedlockStore {
         scan: Scan,
         page_max: usize,
     ) -> Result<Listed, StoreError> {
-        let members = self.0.nodes.clients();
+        let members = &self.0.nodes.clients;
         let started_server = (!scan.run_id.is_empty()).then_some(scan.server);
         let mut servers = members.iter().zip(0..).skip(scan.server.into());
         // A node without a connection is skipped, unless its scan has begun.
@@ -103,19 +102,19 @@ impl RedlockStore {
         done: &[u16],
     ) -> Result<Vec<Option<LockState>>, StoreError> {
         let nodes = self.0.nodes.count();
-        let node_states = query_states(self.0.nodes.clients(), filter, locks).await;
+        let node_states = query_states(&self.0.nodes.clients, filter, locks).await;
         let merge = |(index, lock): (usize, &LockKey)| {
-            let mut seen = InspectQuorum::new(nodes);
+            let mut replies = Replies::new(nodes, merge::is_state_decided);
             let mut is_listed = false;
             for (node, states) in &node_states.by_node {
                 let state = states[index].clone();
                 is_listed |= state.is_some() && done.iter().any(|done| usize::from(*done) == *node);
-                seen.add(*node, true, Ok(Outcome::reply_only(state)));
+                replies.add(*node, true, Ok(Outcome::reply_only(state)));
             }
             for error in &node_states.errors {
-                seen.add(nodes, true, Err(error.clone()));
+                replies.add(nodes, true, Err(error.clone()));
             }
-            let state = seen.result()?.filter(|_| !is_listed);
+            let state = merge::lock_state(replies)?.filter(|_| !is_listed);
             Ok(state.map(|state| self.with_waiters(lock, state)))
         };
         locks.iter().enumerate().map(merge).collect()

@@ -1,14 +1,17 @@
 //! Merging the replies of several nodes into one, for each command. The most decisive rejection
 //! counts.
 
-use super::quorum::{Collector, QuorumResult, no_quorum, quorum};
+use super::quorum::{QuorumCounter, QuorumResult, Replies, largest_group, nth_largest};
 use crate::{
     lock::{FencingToken, Grant, Holder, LockState},
-    store::{Checked, LeaseRejection, LeaseReply, MovedLease, Outcome, Released, StoreError},
+    store::{
+        Cancelled, Checked, LeaseRejection, LeaseReply, MovedLease, Outcome, Released, Revoked,
+        RevokedLease, StoreError,
+    },
 };
 
 /// Rank of the replies that a lease was revoked earlier. See [`decisiveness`].
-pub(super) const REVOKED_RANK: u8 = 3;
+const REVOKED_RANK: u8 = 3;
 
 /// Merges the grants of a quorum into one grant with the shortest validity, and the stream that the
 /// lease left.
@@ -28,19 +31,13 @@ pub(super) fn merge_grants(
 
 /// Returns the time of a grant, derived from its token. The nodes granted at slightly different
 /// times. The token is near all of them, and does not depend on which nodes answer.
-pub(super) fn since_ms(token: FencingToken) -> u64 {
+fn since_ms(token: FencingToken) -> u64 {
     token.get() / 1_000
-}
-
-/// Returns true if this rejection proves that the lease has ended or moved. `NotFound` proves
-/// nothing.
-pub(super) fn proves_lease_end(rejection: &LeaseRejection) -> bool {
-    *rejection != LeaseRejection::NotFound
 }
 
 /// Returns the rank of a rejection. Rejections that fewer nodes can report rank higher. Only nodes
 /// that executed the release report it, and a node that missed the grant has no record.
-pub(super) fn decisiveness(rejection: &LeaseRejection) -> u8 {
+fn decisiveness(rejection: &LeaseRejection) -> u8 {
     match rejection {
         LeaseRejection::NotFound => 0,
         LeaseRejection::Expired => 1,
@@ -55,20 +52,24 @@ pub(super) fn decisiveness(rejection: &LeaseRejection) -> u8 {
 fn agreed<Y>(result: QuorumResult<Y, LeaseRejection>) -> LeaseReply<Vec<Y>> {
     match result {
         QuorumResult::Wanted(replies) => Ok(replies),
-        QuorumResult::Rejected(rejections) => Err(most_decisive(
-            rejections,
-            LeaseRejection::NotFound,
-            decisiveness,
-        )),
+        QuorumResult::Rejected(rejections) => {
+            let most_decisive = rejections.into_iter().max_by_key(decisiveness);
+            Err(most_decisive.unwrap_or(LeaseRejection::NotFound))
+        }
     }
 }
 
-/// Returns the grant of a lease that was renewed or attached, and the stream that the lease left.
-pub(super) fn with_moved(
-    outcome: Outcome<LeaseReply<Grant>>,
-) -> LeaseReply<(Grant, Option<MovedLease>)> {
-    let moved = outcome.moved;
-    outcome.reply.map(|grant| (grant, moved))
+/// Returns a counter of the replies to a renewal or an attachment. `NotFound` proves nothing; all
+/// other rejections prove that the lease has ended or moved.
+pub(super) fn renewals(
+    nodes: usize,
+) -> QuorumCounter<LeaseReply<Grant>, (Grant, Option<MovedLease>), LeaseRejection> {
+    let with_moved = |outcome: Outcome<LeaseReply<Grant>>| {
+        let moved = outcome.moved;
+        outcome.reply.map(|grant| (grant, moved))
+    };
+    QuorumCounter::new(nodes, with_moved)
+        .for_liveness(|rejection| *rejection != LeaseRejection::NotFound)
 }
 
 /// Merges the replies to a renewal or an attachment.
@@ -89,128 +90,193 @@ pub(super) fn released(result: QuorumResult<Released, LeaseRejection>) -> LeaseR
     })
 }
 
-/// Returns the time until the expiry of a live token. The rejection is the newest token, or 0 if
-/// there is none.
-pub(super) fn liveness(outcome: Outcome<Checked>) -> Result<u64, u64> {
+/// Accepts the reply of a node at which the lease was revoked now.
+pub(super) fn revoked_now(
+    outcome: Outcome<LeaseReply<Revoked>>,
+) -> Result<RevokedLease, LeaseReply<Revoked>> {
     match outcome.reply {
-        Checked::Live { remaining_ms } => Ok(remaining_ms),
-        Checked::Stale { newest } => Err(newest),
-        Checked::Unknown => Err(0),
+        Ok(Revoked::Taken(lease)) => Ok(lease),
+        other => Err(other),
     }
 }
 
-pub(super) fn checked(result: QuorumResult<u64, u64>) -> Checked {
+/// Merges the replies to a revocation. The nodes granted the lease at slightly different times.
+pub(super) fn revoked(
+    result: QuorumResult<RevokedLease, LeaseReply<Revoked>>,
+    queue_length: u32,
+) -> LeaseReply<Revoked> {
+    match result {
+        QuorumResult::Wanted(leases) => {
+            let on = leases.iter().find_map(|lease| lease.on);
+            let holders = leases.into_iter().map(|lease| lease.holder);
+            let shortest = holders.min_by_key(|holder| holder.remaining_ms);
+            let mut holder = shortest.ok_or(LeaseRejection::NotFound)?;
+            holder.since_ms = since_ms(holder.fencing_token);
+            Ok(Revoked::Taken(RevokedLease {
+                holder,
+                queue_length,
+                on,
+            }))
+        }
+        QuorumResult::Rejected(replies) => {
+            let most_decisive = replies.into_iter().max_by_key(|reply| match reply {
+                Ok(_) => REVOKED_RANK,
+                Err(rejection) => decisiveness(rejection),
+            });
+            most_decisive.unwrap_or(Err(LeaseRejection::NotFound))
+        }
+    }
+}
+
+/// Returns the time until the expiry of a live token. The rejection is the newest token, if there is
+/// one.
+pub(super) fn liveness(outcome: Outcome<Checked>) -> Result<u64, Option<FencingToken>> {
+    match outcome.reply {
+        Checked::Live { remaining_ms } => Ok(remaining_ms),
+        Checked::Stale { newest } => Err(FencingToken::new(newest)),
+        Checked::Unknown => Err(None),
+    }
+}
+
+/// Merges the replies to a check of a token.
+pub(super) fn checked(result: QuorumResult<u64, Option<FencingToken>>) -> Checked {
     match result {
         // The quorum is lost when the first of its nodes expires the lease.
         QuorumResult::Wanted(remaining) => Checked::Live {
             remaining_ms: remaining.into_iter().min().unwrap_or(0),
         },
-        QuorumResult::Rejected(newest) => match newest.into_iter().max().unwrap_or(0) {
-            0 => Checked::Unknown,
-            newest => Checked::Stale { newest },
+        QuorumResult::Rejected(newest) => match newest.into_iter().flatten().max() {
+            Some(newest) => Checked::Stale {
+                newest: newest.get(),
+            },
+            None => Checked::Unknown,
         },
     }
 }
 
-pub(super) fn most_decisive<T>(all: Vec<T>, none: T, strength: fn(&T) -> u8) -> T {
-    all.into_iter().max_by_key(strength).unwrap_or(none)
+/// Returns true if a quorum of nodes keeps the request, or a quorum does not. Every node receives
+/// the cancel, but a node may not yet have received another broker's attempt or cancel.
+pub(super) fn is_cancel_decided(replies: &Replies<Cancelled>) -> bool {
+    let kept = kept_count(&replies.received);
+    kept >= replies.quorum() || replies.received.len() - kept >= replies.quorum()
 }
 
-/// States of a lock reported by the nodes. A holder counts only if a quorum reports it.
-pub(super) struct InspectQuorum {
-    nodes: usize,
-    states: Vec<Option<LockState>>,
-    errors: Vec<StoreError>,
+/// Merges the replies to a cancel.
+pub(super) fn cancelled(replies: Replies<Cancelled>) -> Result<Cancelled, StoreError> {
+    let quorum = replies.quorum();
+    let replies = replies.require_quorum()?;
+    if kept_count(&replies) >= quorum {
+        return Ok(Cancelled::Kept);
+    }
+    let most_decisive = [Cancelled::Freed, Cancelled::Kept, Cancelled::Dequeued];
+    let reply = most_decisive
+        .into_iter()
+        .find(|reply| replies.contains(reply));
+    Ok(reply.unwrap_or(Cancelled::Unknown))
 }
 
-impl InspectQuorum {
-    pub(super) fn new(nodes: usize) -> Self {
-        Self {
-            nodes,
-            states: Vec::new(),
-            errors: Vec::new(),
+fn kept_count(replies: &[Cancelled]) -> usize {
+    let kept = replies.iter().filter(|reply| **reply == Cancelled::Kept);
+    kept.count()
+}
+
+/// Returns true if a quorum of nodes reports one holder, or no quorum can.
+pub(super) fn is_state_decided(replies: &Replies<Option<LockState>>) -> bool {
+    let quorum = replies.quorum();
+    let reports_max = most_reported_holder(&replies.received).len();
+    reports_max >= quorum
+        || replies.received.len() >= quorum && reports_max + replies.outstanding() < quorum
+}
+
+/// Merges the states of a lock, without the local queue.
+pub(super) fn lock_state(
+    replies: Replies<Option<LockState>>,
+) -> Result<Option<LockState>, StoreError> {
+    let quorum = replies.quorum();
+    let states = replies.require_quorum()?;
+    let holder = quorum_holder(&states, quorum);
+    let states = states.iter().flatten();
+    let newest = states.clone().map(|state| state.last_fencing_token).max();
+    let lock_delays = states.map(|state| state.lock_delay_remaining_ms);
+    Ok(newest.map(|last_fencing_token| LockState {
+        holder_count: holder.is_some().into(),
+        holders: holder.into_iter().collect(),
+        waiters: Vec::new(),
+        queue_length: 0,
+        lock_delay_remaining_ms: nth_largest(lock_delays, quorum).unwrap_or(0),
+        last_fencing_token,
+    }))
+}
+
+/// Returns the holder that a quorum of nodes reports, with the time for which a quorum stores it.
+fn quorum_holder(states: &[Option<LockState>], quorum: usize) -> Option<Holder> {
+    let reports = most_reported_holder(states);
+    let remaining = reports.iter().map(|report| report.remaining_ms);
+    let remaining_ms = nth_largest(remaining, quorum)?;
+    let report = *reports.first()?;
+    Some(Holder {
+        remaining_ms,
+        since_ms: since_ms(report.fencing_token),
+        ..report.clone()
+    })
+}
+
+/// Returns the reports of the holder that most nodes report.
+fn most_reported_holder(states: &[Option<LockState>]) -> Vec<&Holder> {
+    let holders = states.iter().flatten().flat_map(|state| &state.holders);
+    largest_group(holders, |holder| (holder.lease_id, holder.fencing_token))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::redlock::quorum::Collector as _;
+
+    #[test]
+    fn a_cancel_has_the_result_of_a_quorum() {
+        use Cancelled::{Freed, Kept, Unknown};
+        for (all, needed, expected) in [
+            (&[Kept, Freed, Freed, Freed, Kept][..], 4, Freed),
+            (&[Freed, Kept, Kept, Freed, Freed], 5, Freed),
+            (&[Kept, Kept, Kept, Freed, Freed], 3, Kept),
+            (&[Kept, Freed, Freed, Kept, Kept], 5, Kept),
+            (&[Kept, Freed, Unknown, Kept], 4, Freed),
+            (&[Kept, Unknown, Kept], 3, Kept),
+            (&[Unknown, Freed, Unknown, Kept, Kept], 3, Freed),
+            (&[Unknown, Unknown, Unknown], 3, Unknown),
+        ] {
+            let mut collector = Replies::new(5, is_cancel_decided);
+            let mut added = 0;
+            for reply in all {
+                if !collector.is_decided() {
+                    collector.add(added, true, Ok(Outcome::reply_only(*reply)));
+                    added += 1;
+                }
+            }
+            assert_eq!(
+                (added, cancelled(collector)),
+                (needed, Ok(expected)),
+                "{all:?}"
+            );
         }
     }
 
-    /// Returns the state that a quorum has of the lock, without the local queue.
-    pub(super) fn result(self) -> Result<Option<LockState>, StoreError> {
-        if self.states.len() < quorum(self.nodes) {
-            let open = self.nodes - self.states.len() - self.errors.len();
-            return Err(no_quorum(self.nodes, open, self.errors.into_iter()));
+    #[test]
+    fn two_of_five_nodes_cannot_cancel() {
+        let mut collector = Replies::new(5, is_cancel_decided);
+        for node in 0..5 {
+            let result = match node {
+                0 | 1 => Ok(Outcome::reply_only(Cancelled::Freed)),
+                _ => Err(StoreError::Unavailable("gone".to_owned())),
+            };
+            assert!(!collector.is_decided());
+            collector.add(node, true, result);
         }
-        let holders: Vec<_> = self.holder().into_iter().collect();
-        let states: Vec<_> = self.states.iter().flatten().collect();
-        let newest = states.iter().map(|state| state.last_fencing_token).max();
-        let mut closed: Vec<_> = states
-            .iter()
-            .map(|state| state.lock_delay_remaining_ms)
-            .collect();
-        closed.sort_unstable_by(|first, second| second.cmp(first));
-        Ok(newest.map(|last_fencing_token| LockState {
-            holder_count: u32::try_from(holders.len()).unwrap_or(u32::MAX),
-            holders,
-            waiters: Vec::new(),
-            queue_length: 0,
-            lock_delay_remaining_ms: closed.get(quorum(self.nodes) - 1).copied().unwrap_or(0),
-            last_fencing_token,
-        }))
+        assert!(collector.is_decided());
+        let result = cancelled(collector);
+        assert!(
+            matches!(result, Err(StoreError::Unavailable(_))),
+            "{result:?}"
+        );
     }
-
-    fn holder(&self) -> Option<Holder> {
-        let most_reported = self.most_reported();
-        let (first, _) = most_reported.filter(|(_, count)| *count >= quorum(self.nodes))?;
-        let same = self.all_holders().filter(|other| is_same(first, other));
-        let mut remaining: Vec<_> = same.map(|holder| holder.remaining_ms).collect();
-        remaining.sort_unstable_by(|first, second| second.cmp(first));
-        Some(Holder {
-            remaining_ms: remaining[quorum(self.nodes) - 1],
-            since_ms: since_ms(first.fencing_token),
-            ..first.clone()
-        })
-    }
-
-    /// Returns the holder that most nodes report, and the number of these nodes.
-    fn most_reported(&self) -> Option<(&Holder, usize)> {
-        let count = |holder: &Holder| {
-            self.all_holders()
-                .filter(|other| is_same(holder, other))
-                .count()
-        };
-        let all = self.all_holders().map(|holder| (holder, count(holder)));
-        all.max_by_key(|(_, count)| *count)
-    }
-
-    fn all_holders(&self) -> impl Iterator<Item = &Holder> + Clone {
-        self.states
-            .iter()
-            .flatten()
-            .flat_map(|state| &state.holders)
-    }
-}
-
-impl Collector<Option<LockState>> for InspectQuorum {
-    fn add(
-        &mut self,
-        _node: usize,
-        _is_sure: bool,
-        result: Result<Outcome<Option<LockState>>, StoreError>,
-    ) {
-        match result {
-            Ok(outcome) => self.states.push(outcome.reply),
-            Err(error) => self.errors.push(error),
-        }
-    }
-
-    fn is_decided(&self) -> bool {
-        let quorum = quorum(self.nodes);
-        let open = self.nodes - self.states.len() - self.errors.len();
-        let reports_max = self.most_reported().map_or(0, |(_, count)| count);
-        open == 0
-            || reports_max >= quorum
-            || self.states.len() >= quorum && reports_max + open < quorum
-    }
-}
-
-fn is_same(first: &Holder, second: &Holder) -> bool {
-    first.lease_id == second.lease_id && first.fencing_token == second.fencing_token
 }

@@ -2,9 +2,8 @@
 //! with the feature `model`.
 
 use super::{
-    cancel_quorum::CancelQuorum,
     merge,
-    quorum::{Collector, QuorumCounter, QuorumResult},
+    quorum::{Collector, QuorumCounter, QuorumResult, Replies},
     votes::{QuorumFailure, Votes},
 };
 use crate::{
@@ -83,9 +82,7 @@ pub fn renewed_or_attached(
     nodes: usize,
     replies: &[NodeReply<LeaseReply<Grant>>],
 ) -> QuorumReply<LeaseReply<Grant>> {
-    let counter = QuorumCounter::new(nodes, merge::with_moved);
-    let counter = counter.for_liveness(merge::proves_lease_end);
-    evaluate(counter, replies, |result| {
+    evaluate(merge::renewals(nodes), replies, |result| {
         merge::renewed_or_attached(result).map(|(grant, _)| grant)
     })
 }
@@ -101,10 +98,10 @@ pub fn released(
 
 /// Evaluates the replies to a cancel.
 pub fn cancelled(nodes: usize, replies: &[NodeReply<Cancelled>]) -> QuorumReply<Cancelled> {
-    let quorum = collect(CancelQuorum::new(nodes), replies);
+    let replies = collect(Replies::new(nodes, merge::is_cancel_decided), replies);
     QuorumReply {
-        is_decided: quorum.is_decided(),
-        result: quorum.result(),
+        is_decided: replies.is_decided(),
+        result: merge::cancelled(replies),
     }
 }
 

@@ -12,15 +12,12 @@ use tokio_util::task::TaskTracker;
 
 use super::{
     REPLY_TIMEOUT,
-    merge::{proves_lease_end, with_moved},
     node_client::{NodeClient, NodeReply},
-    quorum::{Collector, QuorumCounter, QuorumResult, no_quorum, quorum},
+    quorum::{Collector, no_quorum, quorum},
 };
 use crate::{
-    lock::{FencingToken, Grant},
-    store::{
-        LeaseRejection, LeaseReply, MovedLease, Outcome, StoreError, redis::scripts::ScriptCall,
-    },
+    lock::FencingToken,
+    store::{StoreError, redis::scripts::ScriptCall},
     trace::Span,
 };
 
@@ -32,52 +29,32 @@ pub(super) struct ReplyStream<T> {
 
 #[derive(Clone)]
 pub(super) struct Nodes {
-    clients: Arc<[NodeClient]>,
-    tasks: TaskTracker,
+    /// All nodes in the configured order.
+    pub(super) clients: Arc<[NodeClient]>,
+    pub(super) tasks: TaskTracker,
     pub(super) max_clock_skew_ms: u64,
 }
 
 impl Nodes {
-    pub(super) fn new(
-        members: Vec<NodeClient>,
-        tasks: TaskTracker,
-        max_clock_skew_ms: u64,
-    ) -> Self {
-        Self {
-            clients: members.into(),
-            tasks,
-            max_clock_skew_ms,
-        }
-    }
-
     pub(super) fn count(&self) -> usize {
         self.clients.len()
-    }
-
-    /// Returns all nodes in the configured order.
-    pub(super) fn clients(&self) -> &[NodeClient] {
-        &self.clients
-    }
-
-    pub(super) fn tasks(&self) -> &TaskTracker {
-        &self.tasks
     }
 
     /// Waits until a quorum of nodes is connected.
     pub(super) async fn wait_for_quorum(&self, until: Instant) -> Result<(), StoreError> {
         let all = self.clients.iter().map(|member| member.node(until));
         let mut pending: FuturesUnordered<_> = all.collect();
-        let (mut present, mut silent) = (0, Vec::new());
+        let (mut present, mut errors) = (0, Vec::new());
         while let Some(node) = pending.next().await {
             match node {
                 Ok(_) => present += 1,
-                Err(error) => silent.push(error),
+                Err(error) => errors.push(error),
             }
             if present == quorum(self.count()) {
                 return Ok(());
             }
         }
-        Err(no_quorum(self.count(), 0, silent.into_iter()))
+        Err(no_quorum(self.count(), 0, errors))
     }
 
     /// Returns the addresses of nodes without a connection, and of nodes that are the same process
@@ -120,58 +97,16 @@ impl Nodes {
         ReplyStream::new(receiver)
     }
 
-    /// Collects replies until they decide the result, or until `until`.
-    pub(super) async fn collect_until<T>(
-        &self,
-        replies: &mut ReplyStream<T>,
-        into: &mut impl Collector<T>,
-        until: Instant,
-    ) {
-        while !into.is_decided() {
-            match timeout_at(until, replies.next()).await {
-                Ok(Some((node, reply))) => into.add(node, reply.is_reliable, reply.outcome),
-                Ok(None) | Err(_) => return,
-            }
-        }
-    }
-
-    /// Sends a renewal or an attachment to every node and returns the quorum result.
-    pub(super) async fn ask_quorum_about_liveness(
-        &self,
-        call: ScriptCall<LeaseReply<Grant>>,
-    ) -> Result<QuorumResult<(Grant, Option<MovedLease>), LeaseRejection>, StoreError> {
-        let counter = QuorumCounter::new(self.count(), with_moved).for_liveness(proves_lease_end);
-        self.count_replies(call, counter).await
-    }
-
-    /// Sends a command to every node and returns the quorum result.
-    pub(super) async fn ask_quorum<T: Send + 'static, Y, N>(
-        &self,
-        call: ScriptCall<T>,
-        read: fn(Outcome<T>) -> Result<Y, N>,
-    ) -> Result<QuorumResult<Y, N>, StoreError> {
-        self.count_replies(call, QuorumCounter::new(self.count(), read))
-            .await
-    }
-
-    async fn count_replies<T: Send + 'static, Y, N>(
-        &self,
-        call: ScriptCall<T>,
-        mut counter: QuorumCounter<T, Y, N>,
-    ) -> Result<QuorumResult<Y, N>, StoreError> {
-        self.collect(call, &mut counter).await;
-        counter.result()
-    }
-
     /// Sends a command to every node and collects replies until they decide the result.
-    pub(super) async fn collect<T: Send + 'static>(
+    pub(super) async fn collect<T: Send + 'static, C: Collector<T>>(
         &self,
         call: ScriptCall<T>,
-        into: &mut impl Collector<T>,
-    ) {
+        mut collector: C,
+    ) -> C {
         let end = Instant::now() + REPLY_TIMEOUT;
-        self.collect_until(&mut self.send_to_all(call), into, end)
-            .await;
+        let mut replies = self.send_to_all(call);
+        replies.collect_until(&mut collector, end).await;
+        collector
     }
 
     /// Returns the token for a grant now: the median of the nodes' clocks. `None` if no node is
@@ -206,11 +141,22 @@ impl<T> ReplyStream<T> {
         }
         Some((node, reply))
     }
+
+    /// Collects replies until they decide the result, or until `until`.
+    pub(super) async fn collect_until(&mut self, into: &mut impl Collector<T>, until: Instant) {
+        while !into.is_decided() {
+            match timeout_at(until, self.next()).await {
+                Ok(Some((node, reply))) => into.add(node, reply.is_reliable, reply.outcome),
+                Ok(None) | Err(_) => return,
+            }
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Outcome;
 
     #[tokio::test]
     async fn one_process_at_two_addresses_has_one_vote() {

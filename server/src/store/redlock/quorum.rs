@@ -1,5 +1,7 @@
 //! Quorum counting: a result is valid only if a quorum of nodes has reported it.
 
+use std::cmp::Reverse;
+
 use crate::store::{Outcome, StoreError};
 
 /// Returns the number of nodes that form a quorum.
@@ -7,20 +9,16 @@ pub(super) const fn quorum(nodes: usize) -> usize {
     nodes / 2 + 1
 }
 
-/// Returns the item with the most frequent key, and the number of items with this key.
-pub(super) fn most_frequent<T, K: PartialEq>(
+/// Returns the largest group of items with the same key.
+pub(super) fn largest_group<T, K: PartialEq>(
     items: impl Iterator<Item = T> + Clone,
     key: impl Fn(&T) -> K,
-) -> Option<(T, usize)> {
-    let count = |item: &T| {
-        let same = items.clone().filter(|other| key(other) == key(item));
-        same.count()
-    };
-    let counted = items.clone().map(|item| {
-        let count = count(&item);
-        (item, count)
+) -> Vec<T> {
+    let groups = items.clone().map(|item| {
+        let same = items.clone().filter(|other| key(other) == key(&item));
+        same.collect::<Vec<_>>()
     });
-    counted.max_by_key(|(_, count)| *count)
+    groups.max_by_key(Vec::len).unwrap_or_default()
 }
 
 /// Returns the value with this rank, counted from 1, in ascending order. Returns `None` if there are
@@ -31,6 +29,11 @@ pub(super) fn nth_smallest<T: Ord>(values: impl Iterator<Item = T>, rank: usize)
     values.into_iter().nth(rank - 1)
 }
 
+/// Returns the value with this rank in descending order.
+pub(super) fn nth_largest(values: impl Iterator<Item = u64>, rank: usize) -> Option<u64> {
+    nth_smallest(values.map(Reverse), rank).map(|Reverse(value)| value)
+}
+
 /// A collector of the replies of nodes.
 pub(super) trait Collector<T> {
     /// Adds the reply of a node, or the error if there is none. `is_reliable` is false for a node
@@ -39,6 +42,15 @@ pub(super) trait Collector<T> {
 
     /// Returns true if outstanding replies cannot change the result.
     fn is_decided(&self) -> bool;
+}
+
+/// All replies to a command. The rules for the command decide together which result they have.
+pub(super) struct Replies<T> {
+    nodes: usize,
+    /// Rule by which outstanding replies cannot change the result.
+    is_decided: fn(&Self) -> bool,
+    pub(super) received: Vec<T>,
+    errors: Vec<StoreError>,
 }
 
 /// Counter of the replies to a command with one wanted reply, `Y`. All other replies are
@@ -66,6 +78,47 @@ pub(super) enum QuorumResult<Y, N> {
     /// A quorum cannot be reached: too many nodes rejected the command, or a rejection proves that
     /// the lease has ended.
     Rejected(Vec<N>),
+}
+
+impl<T> Replies<T> {
+    pub(super) fn new(nodes: usize, is_decided: fn(&Self) -> bool) -> Self {
+        Self {
+            nodes,
+            is_decided,
+            received: Vec::new(),
+            errors: Vec::new(),
+        }
+    }
+
+    pub(super) fn quorum(&self) -> usize {
+        quorum(self.nodes)
+    }
+
+    pub(super) fn outstanding(&self) -> usize {
+        self.nodes - self.received.len() - self.errors.len()
+    }
+
+    /// Returns the replies, or the error if they are fewer than a quorum.
+    pub(super) fn require_quorum(self) -> Result<Vec<T>, StoreError> {
+        if self.received.len() >= self.quorum() {
+            return Ok(self.received);
+        }
+        let open = self.outstanding();
+        Err(no_quorum(self.nodes, open, self.errors))
+    }
+}
+
+impl<T> Collector<T> for Replies<T> {
+    fn add(&mut self, _node: usize, _is_reliable: bool, result: Result<Outcome<T>, StoreError>) {
+        match result {
+            Ok(outcome) => self.received.push(outcome.reply),
+            Err(error) => self.errors.push(error),
+        }
+    }
+
+    fn is_decided(&self) -> bool {
+        self.outstanding() == 0 || (self.is_decided)(self)
+    }
 }
 
 impl<T, Y, N> QuorumCounter<T, Y, N> {
@@ -121,7 +174,7 @@ impl<T, Y, N> QuorumCounter<T, Y, N> {
             return Ok(QuorumResult::Rejected(self.rejections));
         }
         let open = self.outstanding();
-        Err(no_quorum(self.nodes, open, self.failed.into_iter()))
+        Err(no_quorum(self.nodes, open, self.failed))
     }
 }
 
@@ -157,11 +210,11 @@ impl<T, Y, N> Collector<T> for QuorumCounter<T, Y, N> {
 pub(super) fn no_quorum(
     nodes: usize,
     open: usize,
-    silent: impl Iterator<Item = StoreError>,
+    errors: impl IntoIterator<Item = StoreError>,
 ) -> StoreError {
     let needed = quorum(nodes);
     let (mut full, mut corrupt, mut reason) = (Vec::new(), Vec::new(), None);
-    for error in silent {
+    for error in errors {
         match error {
             StoreError::Full(text) => full.push(text),
             StoreError::Corrupt(text) => corrupt.push(text),
@@ -296,7 +349,7 @@ mod tests {
         let full = || StoreError::Full("full".to_owned());
         let corrupt = || StoreError::Corrupt("odd".to_owned());
         let unavailable = || StoreError::NotExecuted("gone".to_owned());
-        let reason = |silent: Vec<StoreError>| no_quorum(5, 0, silent.into_iter());
+        let reason = |silent: Vec<StoreError>| no_quorum(5, 0, silent);
         assert_eq!(reason(vec![full(), unavailable(), full(), full()]), full());
         assert_eq!(reason(vec![corrupt(), corrupt(), corrupt()]), corrupt());
         for silent in [

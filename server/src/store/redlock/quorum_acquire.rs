@@ -82,9 +82,7 @@ impl Nodes {
         let token = token.map(|(grant, _)| grant.fencing_token);
         let last = rounds.pop().map(|round| self.finish(acquire, token, round));
         match (grant, last) {
-            (Some((grant, moved)), _) if !is_late => {
-                Ok(QuorumOutcome::Granted(grant, moved))
-            }
+            (Some((grant, moved)), _) if !is_late => Ok(QuorumOutcome::Granted(grant, moved)),
             (None, Some(lost)) => lost.map(QuorumOutcome::Failed),
             (Some(_), _) | (None, None) => {
                 let message = "a quorum took longer than a quarter of the validity";
@@ -134,9 +132,9 @@ impl Nodes {
         };
         let mut replies = self.send_to_all(calls::vote(&acquire, &vote));
         let mut votes = Votes::new(self.count());
-        self.collect_until(&mut replies, &mut votes, soon).await;
+        replies.collect_until(&mut votes, soon).await;
         if votes.lowest_accepted_token().is_none() && !votes.is_decided() {
-            self.collect_until(&mut replies, &mut votes, end).await;
+            replies.collect_until(&mut votes, end).await;
         }
         VoteRound { votes, replies }
     }
@@ -155,7 +153,7 @@ impl Nodes {
         let open = votes.outstanding();
         nodes.cancel(votes.nodes_to_cancel(token), &lock, request, attempt);
         if open > 0 {
-            self.tasks().spawn(async move {
+            self.tasks.spawn(async move {
                 let mut replies = replies;
                 while let Some((node, reply)) = replies.next().await {
                     let mut late_votes = Votes::new(nodes.count());

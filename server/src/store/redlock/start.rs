@@ -78,7 +78,7 @@ impl RedlockStore {
         tasks: &TaskTracker,
         stop: CancellationToken,
     ) -> Result<Self, NodeError> {
-        let (deployment_key, skew_max_ms) = check_compatible(&configs)?;
+        let (deployment_key, max_clock_skew_ms) = check_compatible(&configs)?;
         let waits = configs.iter().all(|config| config.wait_for_store);
         let queues = Arc::<LocalQueues>::default();
         let listener = Arc::new(OnceLock::new());
@@ -107,7 +107,11 @@ impl RedlockStore {
         for member in join_all(members).await {
             started.push(member?);
         }
-        let nodes = Nodes::new(started, tasks.clone(), skew_max_ms);
+        let nodes = Nodes {
+            clients: started.into(),
+            tasks: tasks.clone(),
+            max_clock_skew_ms,
+        };
         check(&nodes, waits).await?;
         stop_guard.disarm();
         Ok(Self(Arc::new(RedlockState {

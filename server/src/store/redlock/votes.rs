@@ -5,7 +5,7 @@ use std::iter::repeat_n;
 
 use super::{
     merge::merge_grants,
-    quorum::{Collector, most_frequent, no_quorum, nth_smallest, quorum},
+    quorum::{Collector, largest_group, no_quorum, nth_smallest, quorum},
 };
 use crate::{
     lock::{Contention, FencingToken, Grant},
@@ -75,11 +75,10 @@ impl Votes {
 
     /// Returns the grant that a quorum made with the same token, and the stream that the lease left.
     pub(super) fn grant(&self) -> Option<(Grant, Option<MovedLease>)> {
-        let most_granted = self.most_granted();
-        let (first, _) = most_granted.filter(|(_, count)| *count >= quorum(self.nodes))?;
-        let granted = self.granted.iter();
-        let same = granted.filter(|other| other.token() == first.token());
-        merge_grants(same.map(|granted| (granted.grant, granted.moved)).collect())
+        let same = self.most_granted();
+        let has_quorum = same.len() >= quorum(self.nodes);
+        let grants = same.iter().map(|granted| (granted.grant, granted.moved));
+        merge_grants(grants.collect()).filter(|_| has_quorum)
     }
 
     /// Returns the lowest token that a quorum accepts, or `None` if no quorum accepts a token.
@@ -138,16 +137,14 @@ impl Votes {
 
     fn contended(&self) -> Contended {
         let holders = self.held.iter().filter_map(|held| held.holders.first());
-        let most_reported = most_frequent(holders, |holder| holder.lease_id);
+        let most_reported = largest_group(holders, |holder| holder.lease_id);
         let delays = self.held.iter().map(|held| held.lock_delay_remaining_ms);
         let lock_delay_remaining_ms = delays.max().unwrap_or(0);
-        let has_quorum = most_reported.is_some_and(|(_, count)| count >= quorum(self.nodes));
-        let is_split = !has_quorum && lock_delay_remaining_ms == 0;
-        let most_reported = most_reported.filter(|_| !is_split);
-        let holder = most_reported.map(|(holder, _)| holder.clone());
+        let is_split = most_reported.len() < quorum(self.nodes) && lock_delay_remaining_ms == 0;
+        let holder = most_reported.into_iter().next().filter(|_| !is_split);
         Contended {
             contention: Contention {
-                holders: holder.into_iter().collect(),
+                holders: holder.cloned().into_iter().collect(),
                 queue_length: 0,
                 lock_delay_remaining_ms,
             },
@@ -174,9 +171,9 @@ impl Votes {
         self.granted.len() + self.min_tokens.len() + self.held.len()
     }
 
-    /// Returns a grant with the token that most nodes granted, and the number of these nodes.
-    fn most_granted(&self) -> Option<(&NodeGrant, usize)> {
-        most_frequent(self.granted.iter(), |granted| granted.token())
+    /// Returns the grants with the token that most nodes granted.
+    fn most_granted(&self) -> Vec<&NodeGrant> {
+        largest_group(self.granted.iter(), |granted| granted.token())
     }
 }
 
@@ -223,7 +220,7 @@ impl Collector<VoteReply> for Votes {
 
     fn is_decided(&self) -> bool {
         let quorum = quorum(self.nodes);
-        let votes_max = self.most_granted().map_or(0, |(_, count)| count);
+        let votes_max = self.most_granted().len();
         votes_max >= quorum || votes_max + self.outstanding() < quorum
     }
 }
