@@ -34,7 +34,7 @@ use self::{
     local_queues::LocalQueues,
     nodes::Nodes,
     quorum::{QuorumCounter, Replies},
-    quorum_acquire::{QuorumOutcome, QuorumRequest},
+    quorum_acquire::QuorumOutcome,
 };
 use super::{
     Acquired, Cancelled, Checked, Cursor, Event, LeaseReply, LimitSet, Listed, Listener,
@@ -76,30 +76,23 @@ struct RedlockState {
 impl RedlockState {
     /// Queries the nodes for a grant that the call already has. Never makes a new grant.
     async fn ask(&self, acquire: &AcquireCommand) -> Result<Acquired, StoreError> {
-        let elected = self.acquire_on_quorum(acquire, false).await?;
-        Ok(elected.into_reply(self.queues.length(&acquire.lock)))
+        let acquired = self.acquire_on_quorum(acquire, false).await?;
+        Ok(acquired.into_reply(self.queues.length(&acquire.lock)))
     }
 
     async fn acquire_on_quorum(
         &self,
         acquire: &AcquireCommand,
-        new: bool,
+        allows_new_grant: bool,
     ) -> Result<QuorumOutcome, StoreError> {
-        let notify = NotifyMode::Never;
-        let elected = self
+        let acquired = self
             .nodes
-            .acquire_on_quorum(
-                acquire,
-                QuorumRequest {
-                    allows_new_grant: new,
-                    notify,
-                },
-            )
+            .acquire_on_quorum(acquire, allows_new_grant, NotifyMode::Never)
             .await?;
-        if let QuorumOutcome::Granted(_, moved) = &elected {
+        if let QuorumOutcome::Granted(_, moved) = &acquired {
             self.send_moved(&acquire.lock, *moved);
         }
-        Ok(elected)
+        Ok(acquired)
     }
 
     /// Runs a call that does not wait. If several calls each hold the lock at some nodes, the call
@@ -111,8 +104,8 @@ impl RedlockState {
     ) -> Result<Acquired, StoreError> {
         let lock = &acquire.lock;
         let is_free = self.queues.length(lock) == 0;
-        let elected = self.acquire_on_quorum(acquire, is_free).await?;
-        if is_free && elected.is_split() {
+        let acquired = self.acquire_on_quorum(acquire, is_free).await?;
+        if is_free && acquired.is_split() {
             if let EnqueueResult::First(receiver) = self.enqueue(acquire) {
                 return first_reply(receiver).await;
             }
@@ -120,7 +113,7 @@ impl RedlockState {
             self.queues
                 .remove_attempt(lock, acquire.request, acquire.attempt);
         }
-        Ok(elected.into_reply(self.queues.length(lock)))
+        Ok(acquired.into_reply(self.queues.length(lock)))
     }
 
     fn enqueue(self: &Arc<Self>, acquire: &AcquireCommand) -> EnqueueResult {

@@ -11,7 +11,7 @@ use super::{
     grant_attempts::GrantAttempt,
     local_queue::{QueueHead, QueueRank},
     queued,
-    quorum_acquire::{QuorumOutcome, QuorumRequest},
+    quorum_acquire::QuorumOutcome,
     votes::{Contended, QuorumFailure},
 };
 use crate::{
@@ -62,17 +62,8 @@ impl RedlockState {
             true => NotifyMode::Always,
             false => NotifyMode::IfHeld,
         };
-        let elected = self
-            .nodes
-            .acquire_on_quorum(
-                &acquire,
-                QuorumRequest {
-                    allows_new_grant: true,
-                    notify,
-                },
-            )
-            .await;
-        let busy = match elected {
+        let acquired = self.nodes.acquire_on_quorum(&acquire, true, notify).await;
+        let busy = match acquired {
             Ok(QuorumOutcome::Granted(grant, moved)) => {
                 *splits = 0;
                 self.hand_off(lock, &acquire, head, grant, moved);

@@ -19,15 +19,6 @@ use crate::{
 /// Divisor of the validity. A quorum must answer within this fraction of the validity.
 const MAX_VALIDITY_FRACTION: u32 = 4;
 
-/// Options of an election.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct QuorumRequest {
-    /// True if the nodes may make a new grant; false if they only return an existing one.
-    pub(super) allows_new_grant: bool,
-    /// Condition for nodes to notify this broker when the lock is free.
-    pub(super) notify: NotifyMode,
-}
-
 /// Result of an election.
 pub(super) enum QuorumOutcome {
     /// A quorum holds the lock for the call with the same token.
@@ -42,52 +33,52 @@ struct VoteRound {
 }
 
 impl Nodes {
-    /// Requests a grant with the same token from a quorum, within a quarter of the validity.
+    /// Requests a grant with the same token from a quorum, within a quarter of the validity. Without
+    /// `allows_new_grant` the nodes only return an existing grant. `notify` is the condition for
+    /// nodes to notify this broker when the lock is free.
     pub(super) async fn acquire_on_quorum(
         &self,
         acquire: &AcquireCommand,
-        wants: QuorumRequest,
+        allows_new_grant: bool,
+        notify: NotifyMode,
     ) -> Result<QuorumOutcome, StoreError> {
         let start = Instant::now();
         let validity = acquire.options.effective_ttl(acquire.ttl).as_millis();
         let budget = (Duration::from_millis(validity) / MAX_VALIDITY_FRACTION).min(REPLY_TIMEOUT);
         let end = start + budget;
         self.wait_for_quorum(end).await?;
+        let (token, soon) = match allows_new_grant {
+            true => (self.next_token().await, start + budget / 2),
+            false => (None, end),
+        };
         let mut vote = Vote {
-            token: match wants.allows_new_grant {
-                true => self.next_token().await,
-                false => None,
-            },
+            token,
             max_clock_skew_ms: self.max_clock_skew_ms,
             raises: false,
-            notify: wants.notify,
+            notify,
         };
-        let soon = match wants.allows_new_grant {
-            true => start + budget / 2,
-            false => end,
-        };
-        let mut rounds = vec![self.run_round(acquire, vote, soon, end).await];
-        let first = &rounds[0].votes;
-        let min_token = first
-            .lowest_accepted_token()
-            .filter(|_| wants.allows_new_grant && first.grant().is_none());
-        if let Some(token) = min_token.and_then(FencingToken::new) {
+        let mut round = self.run_round(acquire, vote, soon, end).await;
+        let min_token = round.votes.lowest_accepted_token();
+        if allows_new_grant
+            && round.votes.grant().is_none()
+            && let Some(token) = min_token.and_then(FencingToken::new)
+        {
             vote.token = Some(token);
             vote.raises = true;
-            rounds.push(self.run_round(acquire, vote, end, end).await);
+            round = self.run_round(acquire, vote, end, end).await;
         }
         let is_late = Instant::now() > end;
-        let grant = rounds.iter().rev().find_map(|round| round.votes.grant());
+        let grant = round.votes.grant();
         let token = grant.as_ref().filter(|_| !is_late);
         let token = token.map(|(grant, _)| grant.fencing_token);
-        let last = rounds.pop().map(|round| self.finish(acquire, token, round));
-        match (grant, last) {
-            (Some((grant, moved)), _) if !is_late => Ok(QuorumOutcome::Granted(grant, moved)),
-            (None, Some(lost)) => lost.map(QuorumOutcome::Failed),
-            (Some(_), _) | (None, None) => {
+        let failure = self.finish(acquire, token, round);
+        match grant {
+            Some((grant, moved)) if !is_late => Ok(QuorumOutcome::Granted(grant, moved)),
+            Some(_) => {
                 let message = "a quorum took longer than a quarter of the validity";
                 Err(StoreError::Unavailable(message.to_owned()))
             }
+            None => failure.map(QuorumOutcome::Failed),
         }
     }
 
@@ -99,9 +90,6 @@ impl Nodes {
         request: RequestHash,
         attempt: AttemptId,
     ) {
-        if nodes.is_empty() {
-            return;
-        }
         drop(self.send_to(nodes, calls::cancel(lock, request, attempt)));
     }
 
@@ -146,15 +134,13 @@ impl Nodes {
         &self,
         acquire: &AcquireCommand,
         token: Option<FencingToken>,
-        VoteRound { votes, replies }: VoteRound,
+        VoteRound { votes, mut replies }: VoteRound,
     ) -> Result<QuorumFailure, StoreError> {
         let nodes = self.clone();
         let (lock, request, attempt) = (acquire.lock.clone(), acquire.request, acquire.attempt);
-        let open = votes.outstanding();
         nodes.cancel(votes.nodes_to_cancel(token), &lock, request, attempt);
-        if open > 0 {
+        if votes.outstanding() > 0 {
             self.tasks.spawn(async move {
-                let mut replies = replies;
                 while let Some((node, reply)) = replies.next().await {
                     let mut late_votes = Votes::new(nodes.count());
                     late_votes.add(node, reply.is_reliable, reply.outcome);
