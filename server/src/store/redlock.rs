@@ -29,9 +29,8 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::start::{check_addresses, nodes};
 use self::{
-    grant_attempts::CancelTarget,
-    local_queue::{EnqueueResult, FirstReplyReceiver, LeaveResult, QueueRank},
-    local_queues::LocalQueues,
+    local_queue::{EnqueueResult, FirstReplyReceiver, LocalQueue},
+    local_queues::{LocalQueues, RemovedAttempt},
     nodes::Nodes,
     quorum::{QuorumCounter, Replies},
     quorum_acquire::QuorumOutcome,
@@ -132,15 +131,14 @@ impl RedlockState {
         acquire: &AcquireCommand,
     ) -> Result<Acquired, StoreError> {
         let lock = &acquire.lock;
-        let rank = match self.enqueue(acquire) {
-            EnqueueResult::Rejected(rejection) => return Ok(rejection),
-            EnqueueResult::AlreadyQueued(rank) => return Ok(queued(rank)),
+        let queued = match self.enqueue(acquire) {
+            EnqueueResult::Answered(reply) => return Ok(reply),
             EnqueueResult::First(receiver) => return first_reply(receiver).await,
-            EnqueueResult::Queued(rank) => rank,
+            EnqueueResult::Queued(queued) => queued,
         };
         match self.ask(acquire).await {
-            Ok(Acquired::Held(_)) => Ok(queued(rank)),
-            Err(StoreError::Recovering { .. }) if acquire.rejoin => Ok(queued(rank)),
+            Ok(Acquired::Held(_)) => Ok(queued),
+            Err(StoreError::Recovering { .. }) if acquire.rejoin => Ok(queued),
             result => {
                 self.queues
                     .remove_attempt(lock, acquire.request, acquire.attempt);
@@ -225,19 +223,14 @@ impl Store for RedlockStore {
         attempt: AttemptId,
     ) -> Result<Cancelled, StoreError> {
         let Self(shared) = self;
-        let by = match shared.queues.remove_attempt(lock, request, attempt) {
-            (LeaveResult::NotQueued, CancelTarget::Attempt(by)) if by == attempt => by,
-            (result, target) => {
-                // The attempt may nevertheless be on its way to the nodes.
-                shared.nodes.cancel_everywhere(lock, request, attempt);
-                match (result, target) {
-                    (LeaveResult::LastAttempt, _) => return Ok(Cancelled::Dequeued),
-                    (LeaveResult::OtherAttempts, _) | (_, CancelTarget::Nothing) => {
-                        return Ok(Cancelled::Kept);
-                    }
-                    (LeaveResult::NotQueued, CancelTarget::Attempt(by)) => by,
-                }
-            }
+        let removed = shared.queues.remove_attempt(lock, request, attempt);
+        if removed != RemovedAttempt::AtNodes(attempt) {
+            // The attempt may nevertheless be on its way to the nodes.
+            shared.nodes.cancel_everywhere(lock, request, attempt);
+        }
+        let by = match removed {
+            RemovedAttempt::WithoutGrant(cancelled) => return Ok(cancelled),
+            RemovedAttempt::AtNodes(by) => by,
         };
         let call = calls::cancel(lock, request, by).with_release_notification();
         let replies = Replies::new(shared.nodes.count(), merge::is_cancel_decided);
@@ -247,14 +240,7 @@ impl Store for RedlockStore {
     }
 
     async fn touch(&self, lock: &LockKey) -> Result<Touched, StoreError> {
-        let (waits, held) = self.0.queues.waiting_and_grants(lock, self.0.broker);
-        Ok(Touched {
-            rejoin: !waits,
-            next_event_ms: None,
-            held,
-            more_from: None,
-            era: None,
-        })
+        Ok(self.0.queues.touched(lock, self.0.broker))
     }
 
     async fn set_limit(
@@ -353,7 +339,8 @@ impl RedlockStore {
     }
 
     fn with_waiters(&self, lock: &LockKey, state: LockState) -> LockState {
-        let (queue_length, waiters) = self.0.queues.waiter_infos(lock);
+        let waiters = |queue: &mut LocalQueue| (queue.len(), queue.waiter_infos());
+        let (queue_length, waiters) = self.0.queues.with_queue(lock, waiters).unwrap_or_default();
         LockState {
             queue_length,
             waiters,
@@ -365,18 +352,6 @@ impl RedlockStore {
 async fn first_reply(receiver: FirstReplyReceiver) -> Result<Acquired, StoreError> {
     let stops = |_| StoreError::Unavailable("the broker stops".to_owned());
     receiver.await.map_err(stops)?
-}
-
-/// Returns the reply to a call in the local queue. The queue stores no fencing tokens, so every
-/// hand-off must be claimed.
-fn queued(QueueRank { sequence, position }: QueueRank) -> Acquired {
-    Acquired::Queued {
-        next_event_ms: None,
-        sequence: Some(sequence),
-        position: (position > 0).then_some(position),
-        last_fencing_token: 0,
-        era: None,
-    }
 }
 
 /// Returns the delay after a node's notification of a release.

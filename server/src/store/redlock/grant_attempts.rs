@@ -31,15 +31,6 @@ pub(super) struct GrantAttempt {
     pub(super) attempts: Vec<AttemptId>,
 }
 
-/// Effect of cancelling an attempt on the nodes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CancelTarget {
-    /// No cancel is sent, because other attempts share the grant.
-    Nothing,
-    /// This attempt is cancelled at the nodes.
-    Attempt(AttemptId),
-}
-
 impl GrantAttempts {
     /// Records a grant until `until`. After that time the nodes have removed the grant, unless its
     /// caller has received it.
@@ -50,24 +41,27 @@ impl GrantAttempts {
         self.by_lock.entry(lock.clone()).or_default().push(grant);
     }
 
-    /// Removes an attempt and returns the cancel to send to the nodes.
+    /// Removes an attempt, and returns the attempt to cancel at the nodes. Returns `None` if other
+    /// attempts share the grant.
     pub(super) fn remove_attempt(
         &mut self,
         lock: &LockKey,
         request: RequestHash,
         attempt: AttemptId,
-    ) -> CancelTarget {
-        let all = self.by_lock.get_mut(lock).into_iter().flatten();
-        let mut of_request = all.filter(|grant| grant.request == request);
-        let Some(grant) = of_request.find(|grant| grant.attempts.contains(&attempt)) else {
-            return CancelTarget::Attempt(attempt);
+    ) -> Option<AttemptId> {
+        let mut grants = self.by_lock.get_mut(lock).into_iter().flatten();
+        let has_attempt = |grant: &&mut GrantAttempt| {
+            grant.request == request && grant.attempts.contains(&attempt)
+        };
+        let Some(grant) = grants.find(has_attempt) else {
+            return Some(attempt);
         };
         if grant.attempts.len() > 1 {
             grant.attempts.retain(|other| *other != attempt);
-            return CancelTarget::Nothing;
+            return None;
         }
         // The record is kept, because the cancel may fail and be repeated.
-        CancelTarget::Attempt(grant.granted_attempt)
+        Some(grant.granted_attempt)
     }
 
     /// Returns the grants that calls of this broker may not have received.

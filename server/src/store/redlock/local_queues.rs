@@ -1,6 +1,6 @@
 //! Local queues of all locks for which calls of this broker wait, and the records of their grants.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::{
@@ -9,12 +9,12 @@ use tokio::{
 };
 
 use super::{
-    grant_attempts::{CancelTarget, GrantAttempt, GrantAttempts},
-    local_queue::{EnqueueResult, FirstReplySender, LeaveResult, LocalQueue, QueueHead},
+    grant_attempts::{GrantAttempt, GrantAttempts},
+    local_queue::{EnqueueResult, LocalQueue, QueueHead, Waiter},
 };
 use crate::{
-    lock::{AcquireCommand, AttemptId, BrokerId, LockKey, RequestHash, WaiterInfo},
-    store::HandOff,
+    lock::{AcquireCommand, AttemptId, BrokerId, FencingToken, LockKey, RequestHash},
+    store::{Cancelled, Touched},
 };
 
 /// Map of the local queues.
@@ -27,17 +27,32 @@ struct State {
     grants: GrantAttempts,
 }
 
+/// Result of removing an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RemovedAttempt {
+    /// No grant must be cancelled: the call was queued, or other attempts share its grant.
+    WithoutGrant(Cancelled),
+    /// This attempt must be cancelled at the nodes, which store it for a grant if there is one.
+    AtNodes(AttemptId),
+}
+
 impl LocalQueues {
     /// Enqueues a call for its lock. The flag is true if the queue is new, so that the caller must
     /// start its worker.
     pub(super) fn enqueue(&self, acquire: &AcquireCommand) -> (EnqueueResult, bool) {
         let mut state = self.0.lock();
         let is_new = !state.queues.contains_key(&acquire.lock);
-        let line = state.queues.entry(acquire.lock.clone());
-        (
-            line.or_insert_with(LocalQueue::new).enqueue(acquire),
-            is_new,
-        )
+        let queue = state.queues.entry(acquire.lock.clone()).or_default();
+        (queue.enqueue(acquire), is_new)
+    }
+
+    /// Applies `operation` to the queue of the lock, if there is one.
+    pub(super) fn with_queue<R>(
+        &self,
+        lock: &LockKey,
+        operation: impl FnOnce(&mut LocalQueue) -> R,
+    ) -> Option<R> {
+        self.0.lock().queues.get_mut(lock).map(operation)
     }
 
     /// Waits until a request to the nodes is due, and returns the first call. Returns `None` if no
@@ -46,17 +61,16 @@ impl LocalQueues {
         loop {
             let (at, changed) = {
                 let mut state = self.0.lock();
-                let line = state.queues.get_mut(lock)?;
-                line.remove_timed_out();
-                if line.is_empty() {
+                let queue = state.queues.get_mut(lock)?;
+                queue.remove_timed_out();
+                if queue.len() == 0 {
                     state.queues.remove(lock);
                     return None;
                 }
-                let (at, changed) = line.next_request();
-                if at <= Instant::now() {
-                    return line.head();
+                match queue.next_request() {
+                    Some(at) => (at, Arc::clone(&queue.changed)),
+                    None => return queue.head(),
                 }
-                (at, changed)
             };
             select! {
                 () = sleep_until(at) => {}
@@ -65,56 +79,40 @@ impl LocalQueues {
         }
     }
 
-    /// Schedules the next request for the lock after `pause`.
-    pub(super) fn sleep_until(&self, lock: &LockKey, pause: Duration) {
-        if let Some(line) = self.0.lock().queues.get_mut(lock) {
-            line.sleep_until(pause);
-        }
-    }
-
     /// Schedules the next request for the lock after `delay`, unless an earlier one is scheduled.
     pub(super) fn wake(&self, lock: &LockKey, delay: Duration) {
-        if let Some(line) = self.0.lock().queues.get_mut(lock) {
-            line.wake(delay);
-        }
+        self.with_queue(lock, |queue| queue.wake(delay));
     }
 
     /// Schedules the next request for every lock now.
     pub(super) fn wake_all(&self) {
         let mut state = self.0.lock();
-        state
-            .queues
-            .values_mut()
-            .for_each(|line| line.wake(Duration::ZERO));
+        let queues = state.queues.values_mut();
+        queues.for_each(|queue| queue.wake(Duration::ZERO));
     }
 
-    /// Stores the sender of the first call's reply. If that call has left, the sender is dropped.
-    pub(super) fn defer_reply(&self, lock: &LockKey, sequence: u64, first: FirstReplySender) {
-        if let Some(line) = self.0.lock().queues.get_mut(lock) {
-            line.defer_reply(sequence, first);
-        }
-    }
-
-    /// Removes a waiter from the queue; `None` if the waiter has left.
-    pub(super) fn take(&self, lock: &LockKey, sequence: u64) -> Option<Vec<AttemptId>> {
-        self.0.lock().queues.get_mut(lock)?.take(sequence)
-    }
-
-    /// Removes a waiter that was granted the lock. The grant returned by `note` is recorded until
-    /// `until`.
+    /// Removes a waiter that was granted the lock under `attempt`; `None` if the waiter has left.
+    /// The grant is recorded until `until` if the call has other attempts.
     pub(super) fn take_granted(
         &self,
         lock: &LockKey,
         sequence: u64,
-        note: impl FnOnce(&[AttemptId]) -> Option<GrantAttempt>,
+        attempt: AttemptId,
+        token: FencingToken,
         until: Instant,
-    ) -> Option<Vec<AttemptId>> {
+    ) -> Option<Waiter> {
         let mut state = self.0.lock();
-        let attempts = state.queues.get_mut(lock)?.take(sequence)?;
-        if let Some(grant_attempt) = note(&attempts) {
-            state.grants.record(lock, grant_attempt, until);
+        let waiter = state.queues.get_mut(lock)?.take(sequence)?;
+        if waiter.attempts != [attempt] {
+            let grant = GrantAttempt {
+                request: waiter.acquire.request,
+                token,
+                granted_attempt: attempt,
+                attempts: waiter.attempts.clone(),
+            };
+            state.grants.record(lock, grant, until);
         }
-        Some(attempts)
+        Some(waiter)
     }
 
     /// Removes an attempt from the queue, or returns which attempt must be cancelled at the nodes.
@@ -123,54 +121,33 @@ impl LocalQueues {
         lock: &LockKey,
         request: RequestHash,
         attempt: AttemptId,
-    ) -> (LeaveResult, CancelTarget) {
+    ) -> RemovedAttempt {
         let mut state = self.0.lock();
-        let line = state.queues.get_mut(lock);
-        match line.map_or(LeaveResult::NotQueued, |line| {
-            line.remove_attempt(request, attempt)
-        }) {
-            LeaveResult::NotQueued => (
-                LeaveResult::NotQueued,
-                state.grants.remove_attempt(lock, request, attempt),
-            ),
-            result @ (LeaveResult::LastAttempt | LeaveResult::OtherAttempts) => {
-                (result, CancelTarget::Attempt(attempt))
-            }
+        let queue = state.queues.get_mut(lock);
+        if let Some(cancelled) = queue.and_then(|queue| queue.remove_attempt(request, attempt)) {
+            return RemovedAttempt::WithoutGrant(cancelled);
         }
-    }
-
-    /// Returns the queue position of the waiter with this sequence number; 0 if the waiter has
-    /// left.
-    pub(super) fn position(&self, lock: &LockKey, sequence: u64) -> u32 {
-        let state = self.0.lock();
-        state
-            .queues
-            .get(lock)
-            .map_or(0, |line| line.position(sequence))
+        match state.grants.remove_attempt(lock, request, attempt) {
+            Some(granted_attempt) => RemovedAttempt::AtNodes(granted_attempt),
+            None => RemovedAttempt::WithoutGrant(Cancelled::Kept),
+        }
     }
 
     /// Returns the number of waiters of the lock.
     pub(super) fn length(&self, lock: &LockKey) -> u32 {
-        self.0.lock().queues.get(lock).map_or(0, LocalQueue::len)
+        self.with_queue(lock, |queue| queue.len()).unwrap_or(0)
     }
 
-    /// Returns the number of waiters of the lock, and the first waiters.
-    pub(super) fn waiter_infos(&self, lock: &LockKey) -> (u32, Vec<WaiterInfo>) {
+    /// Returns the reply to a touch: whether calls wait for the lock, and the recent grants to
+    /// waiters.
+    pub(super) fn touched(&self, lock: &LockKey, broker: BrokerId) -> Touched {
         let state = self.0.lock();
-        let line = state.queues.get(lock);
-        line.map_or((0, Vec::new()), |line| (line.len(), line.waiter_infos()))
-    }
-
-    /// Returns true if calls wait for the lock, and the recent grants to waiters.
-    pub(super) fn waiting_and_grants(
-        &self,
-        lock: &LockKey,
-        broker: BrokerId,
-    ) -> (bool, Vec<HandOff>) {
-        let state = self.0.lock();
-        (
-            state.queues.contains_key(lock),
-            state.grants.recent_grants(lock, broker),
-        )
+        Touched {
+            rejoin: !state.queues.contains_key(lock),
+            next_event_ms: None,
+            held: state.grants.recent_grants(lock, broker),
+            more_from: None,
+            era: None,
+        }
     }
 }

@@ -8,9 +8,7 @@ use tokio::{select, time::Instant};
 
 use super::{
     RedlockState,
-    grant_attempts::GrantAttempt,
-    local_queue::{QueueHead, QueueRank},
-    queued,
+    local_queue::QueueHead,
     quorum_acquire::QuorumOutcome,
     votes::{Contended, QuorumFailure},
 };
@@ -44,18 +42,18 @@ impl RedlockState {
             };
             let Some(head) = head else { return };
             let pause = self.try_head(&lock, head, &mut splits).await;
-            self.queues.sleep_until(&lock, pause);
+            self.queues.wake(&lock, pause);
         }
     }
 
     /// Requests the lock from the nodes for the first call, and returns the pause until the next
     /// request.
-    async fn try_head(&self, lock: &LockKey, mut head: QueueHead, splits: &mut u64) -> Duration {
+    async fn try_head(&self, lock: &LockKey, head: QueueHead, splits: &mut u64) -> Duration {
         let mut acquire = head.acquire.clone();
         let is_try = acquire.wait_ms == 0;
         // A late cancel of an earlier try must not affect this try, so it needs an attempt id of
         // its own.
-        if head.first_reply.is_none() || acquire.rejoin || is_try {
+        if !head.needs_reply || acquire.rejoin || is_try {
             acquire.attempt = AttemptId::random();
         }
         let notify = match head.has_followers {
@@ -66,25 +64,23 @@ impl RedlockState {
         let busy = match acquired {
             Ok(QuorumOutcome::Granted(grant, moved)) => {
                 *splits = 0;
-                self.hand_off(lock, &acquire, head, grant, moved);
-                return match notify {
-                    NotifyMode::Always => PAUSE_MAX,
-                    NotifyMode::Never | NotifyMode::IfHeld => Duration::ZERO,
+                self.hand_off(&acquire, &head, grant, moved);
+                return match head.has_followers {
+                    true => PAUSE_MAX,
+                    false => Duration::ZERO,
                 };
             }
             Ok(QuorumOutcome::Failed(QuorumFailure::Rejected(rejection))) => {
-                self.dismiss_head(lock, head, Ok(rejection));
+                self.dismiss_head(lock, &head, Ok(rejection));
                 return Duration::ZERO;
             }
+            Err(StoreError::Recovering { .. }) if acquire.rejoin => {
+                self.reply_queued(lock, &head);
+                return RETRY_DELAY;
+            }
             Err(error) => {
-                let stays = matches!(error, StoreError::Recovering { .. }) && head.acquire.rejoin;
-                if stays && let Some(first) = head.first_reply.take() {
-                    // Sending fails if the call has ended. Its cancel then removes it from the
-                    // queue.
-                    let _ = first.send(Ok(self.queued(lock, head.sequence)));
-                }
-                if head.first_reply.is_some() {
-                    self.dismiss_head(lock, head, Err(error));
+                if head.needs_reply {
+                    self.dismiss_head(lock, &head, Err(error));
                 }
                 return RETRY_DELAY;
             }
@@ -93,13 +89,11 @@ impl RedlockState {
         if is_try && (!busy.is_split || Instant::now() >= head.until) {
             let mut contention = busy.contention;
             contention.queue_length = self.queues.length(lock).saturating_sub(1);
-            self.dismiss_head(lock, head, Ok(Acquired::Held(contention)));
+            self.dismiss_head(lock, &head, Ok(Acquired::Held(contention)));
             return Duration::ZERO;
         }
-        match head.first_reply.take() {
-            Some(first) if is_try => self.queues.defer_reply(lock, head.sequence, first),
-            Some(first) => drop(first.send(Ok(self.queued(lock, head.sequence)))),
-            None => {}
+        if !is_try {
+            self.reply_queued(lock, &head);
         }
         *splits = if busy.is_split { *splits + 1 } else { 0 };
         backoff(&busy, *splits)
@@ -109,39 +103,30 @@ impl RedlockState {
     /// the grant is cancelled.
     fn hand_off(
         &self,
-        lock: &LockKey,
         acquire: &AcquireCommand,
-        head: QueueHead,
+        head: &QueueHead,
         grant: Grant,
         moved: Option<MovedLease>,
     ) {
-        let by = acquire.attempt;
-        let token = grant.fencing_token;
-        let is_alone = |attempts: &[AttemptId]| attempts == [by];
-        let note = |attempts: &[AttemptId]| {
-            (!is_alone(attempts)).then(|| GrantAttempt {
-                request: acquire.request,
-                token,
-                granted_attempt: by,
-                attempts: attempts.to_vec(),
-            })
-        };
+        let (lock, by, token) = (&acquire.lock, acquire.attempt, grant.fencing_token);
         let lifetime = Duration::from_millis(expiry_ms(acquire.ttl.as_millis()));
         let until = head.until.max(Instant::now()) + lifetime + RECORD_RETENTION;
-        let Some(attempts) = self.queues.take_granted(lock, head.sequence, note, until) else {
+        let waiter = self
+            .queues
+            .take_granted(lock, head.sequence, by, token, until);
+        let Some(waiter) = waiter else {
             return self.nodes.cancel_everywhere(lock, acquire.request, by);
         };
         self.send_moved(lock, moved);
-        let queue_length = self.queues.length(lock);
         let granted = Acquired::Granted(Grant {
-            queue_length,
+            queue_length: self.queues.length(lock),
             ..grant
         });
         // A caller that has gone cancels the attempt.
-        let is_delivered = head
+        let is_delivered = waiter
             .first_reply
-            .is_some_and(|first| first.send(Ok(granted)).is_ok());
-        if !is_delivered || !is_alone(&attempts) {
+            .is_some_and(|first_reply| first_reply.send(Ok(granted)).is_ok());
+        if !is_delivered || waiter.attempts != [by] {
             let hand_off = HandOff {
                 broker: self.broker,
                 request: acquire.request,
@@ -156,17 +141,22 @@ impl RedlockState {
 
     /// Removes the first call from the queue with this reply. A call that already received a reply
     /// is notified to repeat its request.
-    fn dismiss_head(&self, lock: &LockKey, head: QueueHead, result: Result<Acquired, StoreError>) {
-        self.queues.take(lock, head.sequence);
-        match head.first_reply {
-            Some(first) => drop(first.send(result)),
-            None => self.send_event(Event::Rejoin(lock.clone())),
+    fn dismiss_head(&self, lock: &LockKey, head: &QueueHead, result: Result<Acquired, StoreError>) {
+        let waiter = self
+            .queues
+            .with_queue(lock, |queue| queue.take(head.sequence));
+        if let Some(first_reply) = waiter.flatten().and_then(|waiter| waiter.first_reply) {
+            // Sending fails if the call has ended.
+            let _ = first_reply.send(result);
+        } else if !head.needs_reply {
+            self.send_event(Event::Rejoin(lock.clone()));
         }
     }
 
-    fn queued(&self, lock: &LockKey, sequence: u64) -> Acquired {
-        let position = self.queues.position(lock, sequence);
-        queued(QueueRank { sequence, position })
+    /// Sends the first call its queue position, unless the call has a reply already.
+    fn reply_queued(&self, lock: &LockKey, head: &QueueHead) {
+        self.queues
+            .with_queue(lock, |queue| queue.reply_queued(head.sequence));
     }
 }
 
