@@ -56,12 +56,12 @@ impl Record {
     /// Replaces the token of a holder for whose call no quorum has granted one token. A lease that
     /// was entered again has been reported to its holder with its token, which therefore stays.
     pub(super) fn raise_token(&mut self, context: &Context, request: RequestHash, vote: &Vote) {
-        let Some(token) = vote.token.filter(|_| vote.raises) else {
-            return;
-        };
-        if self.is_behind(context, vote) || is_ahead(context, vote) {
+        if !vote.raises {
             return;
         }
+        let Ok(token) = self.accept_token(context, vote) else {
+            return;
+        };
         let lease_id = self.holders.by_request(request).map(|held| held.lease_id);
         let held = lease_id.and_then(|lease_id| self.holders.by_lease_mut(lease_id));
         if let Some(held) = held.filter(|held| held.entries.len() == 1) {
@@ -89,34 +89,33 @@ impl Record {
             }
             return VoteReply::Acquired(Acquired::Held(self.contention(context.now())));
         }
-        match vote.token.filter(|_| !self.is_behind(context, vote)) {
-            None => VoteReply::Behind {
-                min_token: self.suggested_token(context, vote),
-            },
-            Some(_) if is_ahead(context, vote) => VoteReply::Ahead,
-            Some(token) => {
-                let waiter = Waiter::new(context, acquire, context.now());
-                self.grant_with_token(context, waiter, None, token);
-                VoteReply::Acquired(self.granted(acquire, context.now()))
-            }
+        let token = match self.accept_token(context, vote) {
+            Ok(token) => token,
+            Err(reply) => return reply,
+        };
+        let waiter = Waiter::new(context, acquire, context.now());
+        self.grant_with_token(context, waiter, None, token);
+        VoteReply::Acquired(self.granted(acquire, context.now()))
+    }
+
+    /// Returns the proposed token, or the reason for rejecting it. The token must be near the clock
+    /// of the node, because the node may have lost a newer token than it has recorded.
+    fn accept_token(&self, context: &Context, vote: &Vote) -> Result<FencingToken, VoteReply> {
+        let max_skew_us = vote.max_clock_skew_ms * 1_000;
+        let next_token = self.last_fencing_token + 1;
+        let oldest = next_token.max(context.now_us.saturating_sub(max_skew_us));
+        let Some(token) = vote.token.filter(|token| token.get() >= oldest) else {
+            // This token stays acceptable for a while. It is not farther ahead than necessary,
+            // because the clocks of other nodes may be behind this one.
+            let recent = context.now_us.saturating_sub(max_skew_us / 2);
+            return Err(VoteReply::Behind {
+                min_token: next_token.max(recent),
+            });
+        };
+        match token.get() > context.now_us + max_skew_us {
+            true => Err(VoteReply::Ahead),
+            false => Ok(token),
         }
-    }
-
-    /// Returns true if the proposed token is too old. It must be near the clock of the node, because
-    /// the node may have lost a newer token than it has recorded.
-    fn is_behind(&self, context: &Context, vote: &Vote) -> bool {
-        let proposed = vote.token.map_or(0, FencingToken::get);
-        let oldest = context
-            .now_us
-            .saturating_sub(vote.max_clock_skew_ms * 1_000);
-        proposed <= self.last_fencing_token || proposed < oldest
-    }
-
-    /// Returns a token that stays acceptable for a while. It is not farther ahead than necessary,
-    /// because the clocks of other nodes may be behind this one.
-    fn suggested_token(&self, context: &Context, vote: &Vote) -> u64 {
-        let recent = context.now_us.saturating_sub(vote.max_clock_skew_ms * 500);
-        recent.max(self.last_fencing_token + 1)
     }
 
     fn subscribe_release(&mut self, broker: BrokerId) {
@@ -125,9 +124,4 @@ impl Record {
             subscribers.push(broker);
         }
     }
-}
-
-fn is_ahead(context: &Context, vote: &Vote) -> bool {
-    let proposed = vote.token.map_or(0, FencingToken::get);
-    proposed > context.now_us + vote.max_clock_skew_ms * 1_000
 }
