@@ -148,9 +148,7 @@ impl RedlockState {
     }
 
     fn send_event(&self, event: Event) {
-        if let Some(listener) = self.listener.get() {
-            listener(event);
-        }
+        send_event(&self.listener, event);
     }
 
     /// Sends [`Event::Moved`] for a lease that has left a stream of this broker. The nodes notify
@@ -169,15 +167,13 @@ impl Store for RedlockStore {
         if acquire.mode != Mode::Exclusive {
             return Err(StoreError::Unsupported(EXCLUSIVE_ONLY));
         }
-        match acquire.binding {
+        if let LeaseBinding::Reentry(_) = acquire.binding {
             // A re-entry never waits and needs no new grant.
-            LeaseBinding::Reentry(_) => shared.ask(acquire).await,
-            LeaseBinding::New | LeaseBinding::Existing if acquire.wait_ms > 0 => {
-                shared.enqueue_and_wait(acquire).await
-            }
-            LeaseBinding::New | LeaseBinding::Existing => {
-                shared.acquire_without_wait(acquire).await
-            }
+            return shared.ask(acquire).await;
+        }
+        match acquire.wait_ms {
+            0 => shared.acquire_without_wait(acquire).await,
+            _ => shared.enqueue_and_wait(acquire).await,
         }
     }
 
@@ -226,7 +222,8 @@ impl Store for RedlockStore {
         let removed = shared.queues.remove_attempt(lock, request, attempt);
         if removed != RemovedAttempt::AtNodes(attempt) {
             // The attempt may nevertheless be on its way to the nodes.
-            shared.nodes.cancel_everywhere(lock, request, attempt);
+            let nodes = shared.nodes.all();
+            shared.nodes.cancel(nodes, lock, request, attempt);
         }
         let by = match removed {
             RemovedAttempt::WithoutGrant(cancelled) => return Ok(cancelled),
@@ -352,6 +349,13 @@ impl RedlockStore {
 async fn first_reply(receiver: FirstReplyReceiver) -> Result<Acquired, StoreError> {
     let stops = |_| StoreError::Unavailable("the broker stops".to_owned());
     receiver.await.map_err(stops)?
+}
+
+/// Sends an event to the listener, if one is registered.
+fn send_event(listener: &OnceLock<Listener>, event: Event) {
+    if let Some(listener) = listener.get() {
+        listener(event);
+    }
 }
 
 /// Returns the delay after a node's notification of a release.

@@ -21,7 +21,6 @@ const REPORTED_MAX: usize = 4_096;
 /// renewal or a release.
 pub(super) struct EndDeduplicator {
     nodes: usize,
-    key_prefix: String,
     listener: Arc<OnceLock<Listener>>,
     reported: Mutex<VecDeque<ReportedEnd>>,
 }
@@ -34,20 +33,18 @@ struct ReportedEnd {
 }
 
 impl EndDeduplicator {
-    pub(super) fn new(nodes: usize, key_prefix: String, listener: Arc<OnceLock<Listener>>) -> Self {
+    pub(super) fn new(nodes: usize, listener: Arc<OnceLock<Listener>>) -> Self {
         Self {
             nodes,
-            key_prefix,
             listener,
             reported: Mutex::default(),
         }
     }
 
-    /// Counts the ends that a node has found in the record under `key`, and sends those that reach
-    /// a quorum to the listener.
-    pub(super) fn report(&self, key: &str, endings: Vec<LeaseEndEvent>) {
-        let lock = key.strip_prefix(&self.key_prefix).map(LockKey::decode);
-        let (Some(Some(lock)), Some(listener)) = (lock, self.listener.get()) else {
+    /// Counts the ends that a node has found in the record of the lock, and sends those that reach a
+    /// quorum to the listener.
+    pub(super) fn report(&self, lock: &LockKey, endings: Vec<LeaseEndEvent>) {
+        let Some(listener) = self.listener.get() else {
             return;
         };
         for ending in endings {
@@ -105,12 +102,11 @@ mod tests {
             sink.lock().push(event);
         });
         let listener = Arc::new(OnceLock::from(listener));
-        let endings = EndDeduplicator::new(3, "lh:".to_owned(), listener);
-        let key = format!("lh:{}", lock.encoded());
+        let endings = EndDeduplicator::new(3, listener);
         // The first end is reported by a single node, the second one by all nodes.
-        endings.report(&key, vec![ending(1)]);
+        endings.report(&lock, vec![ending(1)]);
         for expected in [0, 1, 1] {
-            endings.report(&key, vec![ending(2)]);
+            endings.report(&lock, vec![ending(2)]);
             let events = events.lock();
             let all: Vec<_> = events.iter().collect();
             assert_eq!(all.len(), expected, "{all:?}");

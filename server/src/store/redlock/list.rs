@@ -9,20 +9,21 @@ use tokio::time::{Duration, Instant, timeout_at};
 use super::{
     REPLY_TIMEOUT, RedlockStore, merge,
     node_client::NodeClient,
-    quorum::{Collector as _, Replies, quorum},
+    quorum::{Replies, quorum},
 };
 use crate::{
     lock::{Filter, LockKey, LockState},
-    store::{Cursor, Listed, Outcome, Scan, StoreError, redis::listing::ScanBatch},
+    store::{Cursor, Listed, Scan, StoreError, redis::listing::ScanBatch},
 };
 
 /// Time to wait for the remaining nodes after a quorum has answered.
 const STRAGGLER_GRACE: Duration = Duration::from_millis(250);
 
-/// States of the same locks, with the index of each node that answered.
+/// Reply of one node to a query of the states of several locks.
 struct NodeStates {
-    by_node: Vec<(usize, Vec<Option<LockState>>)>,
-    errors: Vec<StoreError>,
+    node: u16,
+    run_id: String,
+    states: Vec<Option<LockState>>,
 }
 
 impl RedlockStore {
@@ -101,61 +102,54 @@ impl RedlockStore {
         locks: &[LockKey],
         done: &[u16],
     ) -> Result<Vec<Option<LockState>>, StoreError> {
-        let nodes = self.0.nodes.count();
-        let node_states = query_states(&self.0.nodes.clients, filter, locks).await;
-        let merge = |(index, lock): (usize, &LockKey)| {
-            let mut replies = Replies::new(nodes, merge::is_state_decided);
-            let mut is_listed = false;
-            for (node, states) in &node_states.by_node {
-                let state = states[index].clone();
-                is_listed |= state.is_some() && done.iter().any(|done| usize::from(*done) == *node);
-                replies.add(*node, true, Ok(Outcome::reply_only(state)));
-            }
-            for error in &node_states.errors {
-                replies.add(nodes, true, Err(error.clone()));
-            }
+        let nodes = &self.0.nodes;
+        let (answers, errors) = query_states(&nodes.clients, filter, locks).await;
+        let state_of = |(index, lock): (usize, &LockKey)| {
+            let mut replies = Replies::new(nodes.count(), merge::is_state_decided);
+            let states = answers.iter().map(|answer| answer.states[index].clone());
+            replies.received.extend(states);
+            replies.errors.clone_from(&errors);
+            let is_listed = answers
+                .iter()
+                .any(|answer| done.contains(&answer.node) && answer.states[index].is_some());
             let state = merge::lock_state(replies)?.filter(|_| !is_listed);
             Ok(state.map(|state| self.with_waiters(lock, state)))
         };
-        locks.iter().enumerate().map(merge).collect()
+        locks.iter().enumerate().map(state_of).collect()
     }
 }
 
-async fn query_states(members: &[NodeClient], filter: &Filter, locks: &[LockKey]) -> NodeStates {
-    let queries = members.iter().enumerate().map(async |(index, member)| {
-        let until = Instant::now() + REPLY_TIMEOUT;
+/// Returns the replies of the nodes and their errors.
+async fn query_states(
+    members: &[NodeClient],
+    filter: &Filter,
+    locks: &[LockKey],
+) -> (Vec<NodeStates>, Vec<StoreError>) {
+    let end = Instant::now() + REPLY_TIMEOUT;
+    let queries = members.iter().zip(0..).map(async |(member, index)| {
         let node = member.connected_node().await;
         let node =
             node.ok_or_else(|| StoreError::NotExecuted("no verified connection".to_owned()))?;
         let query = member.list_query(filter);
-        let timeout_error =
-            |_| StoreError::Unavailable(format!("{} does not answer", member.address()));
-        let states = timeout_at(until, query.states(&node, locks)).await;
-        Ok((
-            index,
-            node.run_id().to_owned(),
-            states.map_err(timeout_error)??,
-        ))
+        Ok(NodeStates {
+            node: index,
+            run_id: node.run_id().to_owned(),
+            states: member.wait_until(end, query.states(&node, locks)).await?,
+        })
     });
     let mut queries: FuturesUnordered<_> = queries.collect();
-    let (mut by_node, mut silent, mut seen_run_ids) = (Vec::new(), Vec::new(), HashSet::new());
-    let mut until = Instant::now() + REPLY_TIMEOUT;
+    let mut until = end;
+    let (mut answers, mut errors, mut seen_run_ids) = (Vec::new(), Vec::new(), HashSet::new());
     while let Ok(Some(result)) = timeout_at(until, queries.next()).await {
         match result {
-            Ok((index, run_id, states)) => {
-                // A process at two addresses counts once.
-                if seen_run_ids.insert(run_id) {
-                    by_node.push((index, states));
-                }
-            }
-            Err(error) => silent.push(error),
+            // A process at two addresses counts once.
+            Ok(answer) if !seen_run_ids.insert(answer.run_id.clone()) => {}
+            Ok(answer) => answers.push(answer),
+            Err(error) => errors.push(error),
         }
-        if by_node.len() == quorum(members.len()) {
+        if answers.len() == quorum(members.len()) {
             until = until.min(Instant::now() + STRAGGLER_GRACE);
         }
     }
-    NodeStates {
-        by_node,
-        errors: silent,
-    }
+    (answers, errors)
 }

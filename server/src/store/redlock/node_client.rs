@@ -58,8 +58,8 @@ impl NodeClient {
             return Err(NodeError::Unfit(vec![message.to_owned()]));
         };
         let (address, key_prefix) = (address.to_string(), config.key_prefix.clone());
-        let all = scripts.all();
-        let supervisor = Supervisor::start(config, all, subscription, tasks, stop).await?;
+        let supervisor =
+            Supervisor::start(config, scripts.all(), subscription, tasks, stop).await?;
         Ok(Self {
             address,
             key_prefix,
@@ -109,16 +109,25 @@ impl NodeClient {
                 };
             }
         };
-        let timeout_error =
-            |_| StoreError::Unavailable(format!("{} does not answer", self.address));
-        let result = timeout_at(end, self.run(&node, call)).await;
+        let outcome = self.wait_until(end, self.run(&node, call)).await;
         let now_ms = node.now_us() / 1_000;
         let is_open = |era: &Era| now_ms >= era.no_grants_before_ms;
         NodeReply {
             run_id: Some(node.run_id().to_owned()),
             is_reliable: node.era().is_some_and(is_open),
-            outcome: result.map_err(timeout_error).and_then(|result| result),
+            outcome,
         }
+    }
+
+    /// Waits for the reply to a command until `end`.
+    pub(super) async fn wait_until<T>(
+        &self,
+        end: Instant,
+        reply: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let timeout_error =
+            |_| StoreError::Unavailable(format!("{} does not answer", self.address));
+        timeout_at(end, reply).await.map_err(timeout_error)?
     }
 
     async fn run<T>(&self, node: &Node, call: &ScriptCall<T>) -> Result<Outcome<T>, StoreError> {
@@ -134,10 +143,7 @@ impl NodeClient {
         let script = self.scripts.get(call.verb());
         let value = node.eval(script, || call.command(&preamble)).await?;
         let reply = node.decode_reply(call, value, &preamble)?;
-        if !reply.ended.is_empty() {
-            let key = preamble.key(call.lock());
-            self.end_dedup.report(&key, reply.ended);
-        }
+        self.end_dedup.report(call.lock(), reply.ended);
         reply.outcome.map_err(|rejected| {
             if rejected == Rejected::NoEra {
                 node.fail(&rejected.to_string());

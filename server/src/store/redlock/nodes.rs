@@ -1,7 +1,7 @@
 //! All nodes of a store: sends commands to them in parallel, and waits only for the replies that a
 //! decision needs.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{collections::HashSet, ops::Range, sync::Arc};
 
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use tokio::{
@@ -40,6 +40,11 @@ impl Nodes {
         self.clients.len()
     }
 
+    /// Returns the indexes of all nodes.
+    pub(super) fn all(&self) -> Range<usize> {
+        0..self.count()
+    }
+
     /// Waits until a quorum of nodes is connected.
     pub(super) async fn wait_for_quorum(&self, until: Instant) -> Result<(), StoreError> {
         let all = self.clients.iter().map(|member| member.node(until));
@@ -57,27 +62,8 @@ impl Nodes {
         Err(no_quorum(self.count(), 0, errors))
     }
 
-    /// Returns the addresses of nodes without a connection, and of nodes that are the same process
-    /// as another node.
-    pub(super) async fn unconnected(&self) -> (Vec<&str>, Vec<&str>) {
-        let (mut missing, mut twice, mut run_ids) = (Vec::new(), Vec::new(), HashSet::new());
-        for member in &*self.clients {
-            match member.connected_node().await {
-                Some(node) if run_ids.insert(node.run_id().to_owned()) => {}
-                Some(_) => twice.push(member.address()),
-                None => missing.push(member.address()),
-            }
-        }
-        (missing, twice)
-    }
-
-    /// Sends a command to every node. Each request is completed even if the caller stops waiting.
-    pub(super) fn send_to_all<T: Send + 'static>(&self, call: ScriptCall<T>) -> ReplyStream<T> {
-        self.send_to(0..self.count(), call)
-    }
-
-    /// Sends a command to these nodes.
-    pub(super) fn send_to<T: Send + 'static>(
+    /// Sends a command to these nodes. Each request is completed even if the caller stops waiting.
+    pub(super) fn send<T: Send + 'static>(
         &self,
         nodes: impl IntoIterator<Item = usize>,
         call: ScriptCall<T>,
@@ -94,7 +80,10 @@ impl Nodes {
             };
             self.tasks.spawn(Span::current().run(task));
         }
-        ReplyStream::new(receiver)
+        ReplyStream {
+            receiver,
+            seen_run_ids: HashSet::new(),
+        }
     }
 
     /// Sends a command to every node and collects replies until they decide the result.
@@ -104,7 +93,7 @@ impl Nodes {
         mut collector: C,
     ) -> C {
         let end = Instant::now() + REPLY_TIMEOUT;
-        let mut replies = self.send_to_all(call);
+        let mut replies = self.send(self.all(), call);
         replies.collect_until(&mut collector, end).await;
         collector
     }
@@ -122,13 +111,6 @@ impl Nodes {
 }
 
 impl<T> ReplyStream<T> {
-    fn new(receiver: mpsc::UnboundedReceiver<(usize, NodeReply<T>)>) -> Self {
-        Self {
-            receiver,
-            seen_run_ids: HashSet::new(),
-        }
-    }
-
     /// Returns the next reply with the index of its node. A process that answers at two addresses
     /// has one vote; its second reply is replaced by an error.
     pub(super) async fn next(&mut self) -> Option<(usize, NodeReply<T>)> {
@@ -170,7 +152,10 @@ mod tests {
             assert!(sender.send((node, reply)).is_ok());
         }
         drop(sender);
-        let mut replies = ReplyStream::new(receiver);
+        let mut replies = ReplyStream {
+            receiver,
+            seen_run_ids: HashSet::new(),
+        };
         let mut votes = 0;
         while let Some((_, reply)) = replies.next().await {
             votes += usize::from(reply.outcome.is_ok());

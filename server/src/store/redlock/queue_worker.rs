@@ -24,8 +24,7 @@ const SPLIT_BACKOFF_MS: std::ops::Range<u64> = 5..50;
 /// broker differ, and other brokers wait for the same moment.
 const EXPECTED_FREE_DELAY_MS: std::ops::Range<u64> = 1..10;
 /// Maximum pause between two requests for the first call.
-const PAUSE_MAX_MS: u64 = 1_000;
-const PAUSE_MAX: Duration = Duration::from_millis(PAUSE_MAX_MS);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Delay before nodes that did not answer receive another request.
 const RETRY_DELAY: Duration = Duration::from_millis(250);
 /// Time for which a grant stays recorded here after the nodes have removed it.
@@ -115,7 +114,8 @@ impl RedlockState {
             .queues
             .take_granted(lock, head.sequence, by, token, until);
         let Some(waiter) = waiter else {
-            return self.nodes.cancel_everywhere(lock, acquire.request, by);
+            let nodes = self.nodes.all();
+            return self.nodes.cancel(nodes, lock, acquire.request, by);
         };
         self.send_moved(lock, moved);
         let granted = Acquired::Granted(Grant {
@@ -167,5 +167,5 @@ fn backoff(busy: &Contended, splits: u64) -> Duration {
         0 => busy.free_in_ms + rng.gen_range(EXPECTED_FREE_DELAY_MS),
         splits => rng.gen_range(SPLIT_BACKOFF_MS) * splits,
     };
-    Duration::from_millis(pause_ms.min(PAUSE_MAX_MS))
+    Duration::from_millis(pause_ms).min(PAUSE_MAX)
 }

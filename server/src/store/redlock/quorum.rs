@@ -50,7 +50,7 @@ pub(super) struct Replies<T> {
     /// Rule by which outstanding replies cannot change the result.
     is_decided: fn(&Self) -> bool,
     pub(super) received: Vec<T>,
-    errors: Vec<StoreError>,
+    pub(super) errors: Vec<StoreError>,
 }
 
 /// Counter of the replies to a command with one wanted reply, `Y`. All other replies are

@@ -85,22 +85,12 @@ impl Nodes {
     /// Cancels an attempt at these nodes, even if the caller stops waiting.
     pub(super) fn cancel(
         &self,
-        nodes: Vec<usize>,
+        nodes: impl IntoIterator<Item = usize>,
         lock: &LockKey,
         request: RequestHash,
         attempt: AttemptId,
     ) {
-        drop(self.send_to(nodes, calls::cancel(lock, request, attempt)));
-    }
-
-    /// Cancels an attempt at all nodes, even if the caller stops waiting.
-    pub(super) fn cancel_everywhere(
-        &self,
-        lock: &LockKey,
-        request: RequestHash,
-        attempt: AttemptId,
-    ) {
-        self.cancel((0..self.count()).collect(), lock, request, attempt);
+        drop(self.send(nodes, calls::cancel(lock, request, attempt)));
     }
 
     /// Requests a vote from every node and collects the votes until `soon`. If there is neither a
@@ -118,7 +108,7 @@ impl Nodes {
             rejoin: false,
             ..acquire.clone()
         };
-        let mut replies = self.send_to_all(calls::vote(&acquire, &vote));
+        let mut replies = self.send(self.all(), calls::vote(&acquire, &vote));
         let mut votes = Votes::new(self.count());
         replies.collect_until(&mut votes, soon).await;
         if votes.lowest_accepted_token().is_none() && !votes.is_decided() {
@@ -156,10 +146,7 @@ impl QuorumOutcome {
     /// Returns true if no call holds the lock at a quorum, because calls of several brokers each
     /// hold it at some nodes.
     pub(super) fn is_split(&self) -> bool {
-        match self {
-            Self::Failed(QuorumFailure::Contended(busy)) => busy.is_split,
-            Self::Failed(QuorumFailure::Rejected(_)) | Self::Granted(..) => false,
-        }
+        matches!(self, Self::Failed(QuorumFailure::Contended(busy)) if busy.is_split)
     }
 
     /// Returns the reply to a caller that does not wait.

@@ -1,7 +1,10 @@
 //! Start of the store: connects to all nodes, and reports in plain sentences why they cannot form a
 //! store.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    collections::HashSet,
+    sync::{Arc, OnceLock},
+};
 
 use futures::future::join_all;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -9,7 +12,7 @@ use tracing::warn;
 
 use super::{
     RedlockState, RedlockStore, end_dedup::EndDeduplicator, local_queues::LocalQueues,
-    node_client::NodeClient, nodes::Nodes, quorum::quorum, release_delay,
+    node_client::NodeClient, nodes::Nodes, quorum::quorum, release_delay, send_event,
 };
 use crate::{
     lock::{BrokerId, DeploymentKey},
@@ -84,12 +87,7 @@ impl RedlockStore {
         let listener = Arc::new(OnceLock::new());
         let stop = stop.child_token();
         let stop_guard = stop.clone().drop_guard();
-        let key_prefix = configs.first().map(|config| config.key_prefix.clone());
-        let end_dedup = Arc::new(EndDeduplicator::new(
-            configs.len(),
-            key_prefix.unwrap_or_default(),
-            Arc::clone(&listener),
-        ));
+        let end_dedup = Arc::new(EndDeduplicator::new(configs.len(), Arc::clone(&listener)));
         let members = configs.into_iter().map(|config| {
             let (queues, listener) = (Arc::clone(&queues), Arc::clone(&listener));
             let subscription = subscription(&config, broker, queues, listener);
@@ -103,16 +101,13 @@ impl RedlockStore {
                 stop.clone(),
             )
         });
-        let mut started = Vec::new();
-        for member in join_all(members).await {
-            started.push(member?);
-        }
+        let started = join_all(members).await.into_iter();
         let nodes = Nodes {
-            clients: started.into(),
+            clients: started.collect::<Result<_, _>>()?,
             tasks: tasks.clone(),
             max_clock_skew_ms,
         };
-        check(&nodes, waits).await?;
+        check_connected(&nodes, waits).await?;
         stop_guard.disarm();
         Ok(Self(Arc::new(RedlockState {
             broker,
@@ -152,8 +147,16 @@ fn check_compatible(configs: &[RedisConfig]) -> Result<(DeploymentKey, u64), Nod
     Ok((key, CLOCK_SKEW_MAX_MS.min(quarantine_min_ms / 2)))
 }
 
-async fn check(nodes: &Nodes, waits: bool) -> Result<(), NodeError> {
-    let (missing, twice) = nodes.unconnected().await;
+/// Checks that a quorum of nodes is connected, and that each node is a process of its own.
+async fn check_connected(nodes: &Nodes, waits: bool) -> Result<(), NodeError> {
+    let (mut missing, mut twice, mut run_ids) = (Vec::new(), Vec::new(), HashSet::new());
+    for client in &*nodes.clients {
+        match client.connected_node().await {
+            Some(node) if run_ids.insert(node.run_id().to_owned()) => {}
+            Some(_) => twice.push(client.address()),
+            None => missing.push(client.address()),
+        }
+    }
     if !twice.is_empty() {
         return Err(NodeError::Unfit(vec![format!(
             "{} and another node of this store are one process, which would have two votes. List \
@@ -197,30 +200,18 @@ fn subscription(
     };
     let on_event = Box::new(move |event| match event {
         NodeEvent::Ready => queues.wake_all(),
-        NodeEvent::Replaced => {
-            if let Some(listener) = listener.get() {
-                listener(Event::ServerReplaced);
-            }
-        }
+        NodeEvent::Replaced => send_event(&listener, Event::ServerReplaced),
         NodeEvent::AssumptionViolated(assumption) => {
-            if let Some(listener) = listener.get() {
-                listener(Event::AssumptionViolated(assumption));
-            }
+            send_event(&listener, Event::AssumptionViolated(assumption));
         }
         NodeEvent::Message(payload) => {
-            for event in decode_message(&payload, &key_prefix, broker)
-                .into_iter()
-                .flatten()
-            {
+            let events = decode_message(&payload, &key_prefix, broker).into_iter();
+            for event in events.flatten() {
                 match event {
                     // Nodes have no queues, so this message means that the lock is free at the
                     // node.
                     Event::Rejoin(lock) => queues.wake(&lock, release_delay()),
-                    event @ (Event::Moved(..) | Event::Revoked(..)) => {
-                        if let Some(listener) = listener.get() {
-                            listener(event);
-                        }
-                    }
+                    Event::Moved(..) | Event::Revoked(..) => send_event(&listener, event),
                     // The store does not support watches, and nodes have no queues. Ends of leases
                     // are part of the replies.
                     Event::HandOff(..)

@@ -31,7 +31,7 @@ pub struct Command {
 
 impl Preamble<'_> {
     /// Returns the key of the lock's record.
-    pub(in crate::store) fn key(&self, lock: &LockKey) -> String {
+    pub(in crate::store::redis) fn key(&self, lock: &LockKey) -> String {
         format!("{}{}", self.key_prefix, lock.encoded())
     }
 
