@@ -527,3 +527,6 @@ impl Record {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

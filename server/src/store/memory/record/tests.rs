@@ -1,0 +1,396 @@
+//! Rules of the specification, each as the replies to a sequence of commands.
+
+use std::{collections::BTreeMap, fmt::Debug};
+
+use super::*;
+use crate::{
+    lock::{ArgumentsHash, FencingToken, StreamId},
+    store::{NotifyMode, memory::context::Bounds, stub},
+};
+
+const START_US: u64 = 1_000_000_000_000;
+
+/// A lock, the context of the next command, and the calls and their tokens by the names of the
+/// calls.
+struct Lock {
+    record: Record,
+    context: Context,
+    calls: BTreeMap<&'static str, AcquireCommand>,
+    tokens: BTreeMap<&'static str, FencingToken>,
+}
+
+impl Lock {
+    fn new() -> Self {
+        let bounds = Bounds {
+            waiters_max: 3,
+            entries_max: 2,
+            attempts_max: 2,
+            tombstones_max: 1,
+            ..Bounds::default()
+        };
+        Self {
+            record: Record::default(),
+            context: Context {
+                now_us: START_US,
+                broker: broker("a"),
+                not_after_ms: u64::MAX,
+                grants: Grants::NotBefore(0),
+                bounds,
+            },
+            calls: BTreeMap::new(),
+            tokens: BTreeMap::new(),
+        }
+    }
+
+    /// Runs a command. Returns its reply, with the names of the calls that it granted the lock.
+    fn run(&mut self, command: &'static str) -> String {
+        let context = self.context;
+        match command.split_whitespace().collect::<Vec<_>>()[..] {
+            ["after", ms] => self.context.now_us += 1_000 * number::<u64>(ms),
+            ["clock", us] => self.context.now_us = number(us),
+            ["broker", id] => self.context.broker = broker(id),
+            ["era", "none"] => self.context.grants = Grants::Never,
+            ["era", ms] => self.context.grants = Grants::NotBefore(number(ms)),
+            ["acquire", name, ref options @ ..] => {
+                let call = self.call(name, options);
+                let acquired = self.record.acquire(&context, &call);
+                return self.describe(acquired);
+            }
+            ["renew", name, ref options @ ..] => {
+                let (ttl, via) = match *options {
+                    ["on", to] => (None, ExpectedAttachment::Stream(attachment(to).stream)),
+                    [ttl_ms] => (Some(Ttl::from_stored(number(ttl_ms))), Default::default()),
+                    _ => Default::default(),
+                };
+                let renewed = self.record.renew(&context, &self.lease(name), ttl, via);
+                return self.describe(renewed.map(Outcome::reply_only));
+            }
+            ["release", name, ref scope @ ..] => {
+                let (lease, any) = (self.lease(name), ExpectedAttachment::Any);
+                let scope = match *scope {
+                    ["now"] => ReleaseScope::ExpireNow,
+                    [entry] => ReleaseScope::Entry(self.calls[entry].request),
+                    _ => ReleaseScope::All,
+                };
+                let released = self.record.release(&context, &lease, scope, any);
+                return self.describe(Ok(released));
+            }
+            ["cancel", name] => {
+                let call = self.call(name, &[]);
+                let cancelled = self.record.cancel(&context, call.request, call.attempt);
+                return self.describe(Ok(cancelled));
+            }
+            ["attach", name, to] => {
+                let lease = self.lease(name);
+                let attached = self.record.attach(&context, &lease, attachment(to));
+                return self.describe(attached);
+            }
+            ["vote", name, token, ref raise @ ..] => {
+                let vote = Vote {
+                    token: FencingToken::new(number(token)),
+                    max_clock_skew_ms: 10,
+                    raises: !raise.is_empty(),
+                    notify: NotifyMode::IfHeld,
+                };
+                let call = self.call(name, &["wait=0"]);
+                let voted = self.record.vote(&context, &call, &vote);
+                return self.describe(voted);
+            }
+            ["release_subscribers"] => return format!("{:?}", self.record.release_subscribers()),
+            ["touch"] => {
+                let touched = self.record.touch(&context, 1);
+                return self.describe(touched);
+            }
+            ["ends"] => return format!("{:?}", self.record.end_events),
+            _ => panic!("unknown command: {command}"),
+        }
+        String::new()
+    }
+
+    /// Returns the call of this name. A new one waits for the exclusive lock, with a ttl of 1 s.
+    fn call(&mut self, name: &'static str, options: &[&str]) -> AcquireCommand {
+        let mut call = stub::acquire(&stub::lock("a"), self.calls.len());
+        call.mode = Mode::Exclusive;
+        for option in options {
+            let (key, value) = option.split_once('=').unwrap_or((option, ""));
+            match key {
+                "shared" => call.mode = Mode::Shared,
+                "permits" => {
+                    let (permits, limit) = numbers(value);
+                    call.mode = Mode::Semaphore { permits, limit };
+                }
+                "repeats" => {
+                    let attempt = call.attempt;
+                    call = self.calls[value].clone();
+                    call.attempt = attempt;
+                }
+                "enters" => {
+                    call.lease_id = self.calls[value].lease_id;
+                    call.binding = LeaseBinding::Reentry(self.tokens[value]);
+                }
+                "other" => call.arguments = ArgumentsHash::of(&[b"other"]),
+                "rejoin" => call.rejoin = true,
+                "stream" => call.stream = Some(attachment(value)),
+                "ttl" => call.ttl = Ttl::from_stored(number(value)),
+                "wait" => call.wait_ms = number(value),
+                "max_hold" => call.options.max_hold_ms = number(value),
+                "lock_delay" => call.options.lock_delay_ms = number(value),
+                "grace" => call.options.disconnect_grace_ms = Some(number(value)),
+                _ => panic!("unknown option: {option}"),
+            }
+        }
+        self.calls.entry(name).or_insert(call).clone()
+    }
+
+    fn lease(&self, name: &str) -> LeaseRef {
+        let call = &self.calls[name];
+        LeaseRef {
+            lock: call.lock.clone(),
+            lease_id: call.lease_id,
+            fencing_token: self.tokens[name],
+        }
+    }
+
+    /// Records the tokens of all calls, and returns the outcome as text.
+    fn describe<T: Debug>(&mut self, result: Result<Outcome<T>, Rejected>) -> String {
+        for (name, call) in &self.calls {
+            let held = self.record.holders.by_request(call.request);
+            let token = held.map(|held| (*name, held.fencing_token));
+            self.tokens.extend(token);
+        }
+        let outcome = match result {
+            Ok(outcome) => outcome,
+            Err(rejected) => return format!("{rejected:?}"),
+        };
+        let name = |hand_off: &HandOff| {
+            let mut calls = self.calls.iter();
+            let call = calls.find(|(_, call)| call.request == hand_off.request);
+            call.map(|(name, _)| *name).expect("the call of a hand-off")
+        };
+        let names: Vec<_> = outcome.hand_offs.iter().map(name).collect();
+        let Outcome { reply, moved, .. } = outcome;
+        format!("{reply:?} granted to: {} moved: {moved:?}", names.join(" "))
+    }
+}
+
+fn number<T: TryFrom<u64, Error: Debug>>(text: &str) -> T {
+    let number: u64 = text.parse().expect("a number");
+    number.try_into().expect("a small number")
+}
+
+fn numbers<T: TryFrom<u64, Error: Debug>, U: TryFrom<u64, Error: Debug>>(text: &str) -> (T, U) {
+    let (left, right) = text.split_once('/').expect("two numbers");
+    (number(left), number(right))
+}
+
+fn broker(digit: &str) -> BrokerId {
+    BrokerId::parse(&digit.repeat(BrokerId::LEN)).expect("a legal id")
+}
+
+/// Parses the number of a stream and that of an attachment.
+fn attachment(text: &str) -> Attachment {
+    let (broker, (epoch, number)) = (broker("a"), numbers(text));
+    let stream = StreamId { broker, epoch };
+    Attachment { stream, number }
+}
+
+/// Runs the commands of a rule. The text after `=>` must occur in the reply.
+#[track_caller]
+fn check(rule: &'static str) {
+    let mut lock = Lock::new();
+    for line in rule.lines().flat_map(|line| line.split(';')) {
+        let (command, expected) = line.split_once("=>").unwrap_or((line, ""));
+        if !command.trim().is_empty() {
+            let reply = lock.run(command);
+            assert!(reply.contains(expected.trim()), "{line}: {reply}");
+        }
+    }
+}
+
+/// Defines a test for each rule.
+macro_rules! rules {
+    ($($name:ident: $rule:literal)*) => {
+        $(
+            #[test]
+            fn $name() {
+                check($rule);
+            }
+        )*
+    };
+}
+
+// A lease with a ttl of 1 s expires after 1,450 ms.
+rules! {
+    an_exclusive_holder_excludes_all_others: "
+        acquire a => Granted
+        acquire b wait=0 => Held
+        acquire c wait=0 shared => Held
+    "
+    shared_holders_exclude_an_exclusive_one: "
+        acquire a shared; acquire b shared => Granted
+        acquire c wait=0 => Held
+        acquire d permits=1/3 => LimitMismatch { limit: Some(1073741824) }
+    "
+    the_permits_of_a_semaphore_never_exceed_its_limit: "
+        acquire a permits=1/0 => LimitMismatch { limit: None }
+        acquire b permits=2/3 => Granted
+        acquire c permits=2/3 wait=0 => Held
+        acquire d permits=1/4 => LimitMismatch { limit: Some(3) }
+        acquire e permits=1/0 => Granted
+    "
+    tokens_rise_even_if_the_clock_is_set_back: "
+        acquire a => FencingToken(1000000000000)
+        release a; clock 999999000000
+        acquire b => FencingToken(1000000000001)
+    "
+    waiters_are_granted_the_lock_in_the_order_of_the_queue: "
+        acquire a; acquire b shared; acquire c; acquire d shared => Queued
+        acquire e => QueueFull
+        release a => to: b moved
+        acquire f shared => Queued
+        release b => to: c moved
+        release c => to: d f moved
+    "
+    a_waiter_is_dropped_when_its_wait_has_ended_by_any_clock: "
+        acquire a ttl=9000; acquire b wait=1000; acquire c wait=1001
+        after 1450
+        release a => to: c moved
+    "
+    a_hand_off_to_another_broker_is_claimed_with_a_renewal: "
+        acquire a; broker b; acquire b ttl=9000; broker a
+        release a => to: b
+        after 2999
+        renew b => Ok
+        after 1
+        acquire c wait=0 => Held(Contention { holders: [Holder
+    "
+    a_hand_off_that_is_not_claimed_lapses_until_its_broker_is_alive: "
+        acquire a; broker b; acquire b ttl=9000; broker a
+        release a => to: b
+        after 3000
+        acquire c => Granted
+        renew b => NotFound
+        broker b; touch; broker a
+        release c => to: b
+    "
+    waiters_of_a_silent_broker_are_passed_over: "
+        acquire a ttl=30000; broker b; acquire b; broker a; acquire c
+        after 3000; touch; after 3000; touch; after 1
+        release a => to: c
+        broker b; touch => rejoin: true
+    "
+    a_lease_that_is_not_renewed_expires: "
+        acquire a; acquire b
+        after 1449
+        renew a => Ok
+        after 1450
+        touch => to: b
+        ends => kind: Expired
+        renew a => Err(Expired)
+        after 60000
+        renew a => Err(NotFound)
+    "
+    a_renewal_never_shortens_a_lease: "
+        acquire a ttl=5000
+        renew a 1000 => ttl: Ttl(1000)
+        after 6249
+        acquire b wait=0 => remaining_ms: 1 }
+    "
+    max_hold_bounds_the_renewals: "
+        acquire a max_hold=1500; acquire b
+        after 1000
+        renew a => ttl: Ttl(500)
+        after 500
+        renew a => Err(MaxHold)
+        after 350
+        touch => to: b
+        ends => kind: MaxHold
+    "
+    the_lock_delay_follows_an_expiry_but_no_release: "
+        acquire a lock_delay=700; release a
+        acquire b lock_delay=700 => Granted
+        after 2149
+        acquire c wait=0 => lock_delay_remaining_ms: 1
+        after 1
+        acquire c => Granted
+    "
+    a_lease_ends_after_its_disconnect_grace: "
+        acquire a grace=5; acquire b
+        era 999999999999; attach a 1/1 => Recovering
+        era 0
+        release a now => to: b
+        renew a => Err(Expired)
+    "
+    an_older_attachment_is_stale: "
+        acquire a stream=1/2
+        attach a 2/2 => Err(Elsewhere)
+        attach a 1/1 => moved: None
+        attach a 2/3 => moved: Some
+        attach a 1/3 => Err(Elsewhere)
+        acquire again repeats=a => StaleAttach
+        renew a on 1/9 => Err(Elsewhere)
+        renew a on 2/9 => Ok
+    "
+    an_attempt_that_was_cancelled_before_it_arrived_is_rejected: "
+        cancel a; cancel b => Unknown
+        after 1999
+        acquire a => Granted
+        acquire b => Cancelled
+        release a; after 1
+        acquire b => Granted
+    "
+    the_cancel_of_the_last_attempt_ends_a_request: "
+        acquire a; acquire a2 repeats=a => Granted
+        acquire b; acquire b2 repeats=b => Queued
+        acquire b3 repeats=b => TooManyAttempts
+        acquire c => Queued
+        cancel a => Kept; cancel b => Kept
+        cancel b2 => Dequeued
+        cancel a2 => Freed granted to: c
+    "
+    a_repeated_request_returns_its_grant_until_it_has_ended: "
+        acquire a; acquire a2 repeats=a => FencingToken(1000000000000)
+        acquire a3 repeats=a other => RequestIdReused
+        release a => already_released: false
+        release a => already_released: true
+        acquire a4 repeats=a => Ended
+    "
+    a_lease_enters_its_lock_again_and_releases_each_entry: "
+        acquire a permits=2/3; acquire b permits=2/3
+        acquire a2 permits=3/3 enters=a => UpgradeDenied
+        acquire a3 permits=1/3 enters=a => hold_count: 2
+        acquire a4 permits=1/3 enters=a => TooManyEntries
+        release a a => hold_count: 1 }) granted to: b
+        release a a => already_released: true, hold_count: 1
+        acquire a5 permits=1/3 enters=a => hold_count: 2
+        release a a5 => hold_count: 1
+        acquire a6 repeats=a5 => Ended
+        release a a3 => hold_count: 0
+    "
+    nothing_is_granted_without_the_permission_of_the_era: "
+        acquire a; era 1000000005
+        acquire b => Recovering { retry_after_ms: 5 }
+        acquire c rejoin => Queued
+        renew a => Ok
+        release a => granted to:  moved
+        era none
+        acquire d rejoin => NoEra
+    "
+    a_node_votes_for_a_token_near_its_clock_and_above_its_last_one: "
+        vote a 999999989999 => Behind { min_token: 999999995000 }
+        vote a 1000000010001 => Ahead
+        vote a 999999990000 => FencingToken(999999990000)
+        release a
+        vote b 999999990000 => Behind { min_token: 999999995000 }
+        vote b 1000000010000 => FencingToken(1000000010000)
+        release b
+        vote c 1000000010000 => Behind { min_token: 1000000010001 }
+    "
+    a_repeated_vote_raises_the_token_of_its_grant: "
+        vote a 1000000000000 => Granted
+        vote a 1000000000001 => FencingToken(1000000000000)
+        vote a 1000000000001 raise => FencingToken(1000000000001)
+        vote b 1000000000002 raise => Held
+        release_subscribers => [aaaaaaaaaaaaaaaa]
+    "
+}
