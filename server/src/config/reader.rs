@@ -1,7 +1,7 @@
 //! Reads settings from their sources, validates them, and collects all problems.
 
 use std::env;
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 use std::ffi::OsString;
 
 use super::{
@@ -42,7 +42,7 @@ impl Reader {
     }
 
     /// Opens a file with this text, and these environment variables.
-    #[cfg(feature = "fuzzing")]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn from_text(
         text: &str,
         variables: impl IntoIterator<Item = (OsString, OsString)>,

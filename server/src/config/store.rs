@@ -357,3 +357,133 @@ fn join_addresses(addresses: &[Address]) -> String {
     let addresses: Vec<_> = addresses.iter().map(Address::to_string).collect();
     addresses.join(", ")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file that can be read.
+    const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+
+    /// Reads the lines of a section `[store]`.
+    fn read(lines: &str, dev: bool) -> (StoreSettings, Reader) {
+        let mut reader = Reader::from_text(&format!("[store]\n{lines}"), []);
+        let bounds = StoreSettings::bounds(&mut reader, &Limits::default());
+        let settings = StoreSettings::read(&mut reader, dev, bounds);
+        (settings, reader)
+    }
+
+    fn redis(lines: &str) -> RedisConfig {
+        match read(lines, false) {
+            (StoreSettings::Redis(redis), reader) if reader.problems.is_empty() => *redis,
+            (settings, reader) => panic!("{lines}: {settings:?}, {:?}", reader.problems),
+        }
+    }
+
+    #[test]
+    fn settings_have_defaults() {
+        let redis = redis("url = 'redis://localhost'");
+        assert_eq!(redis.key_prefix, "leasehold:");
+        assert_eq!(redis.bounds.former_master_max_ms, 12_000);
+        assert_eq!(redis.wait_replicas, 0);
+        assert!(redis.deployment_key.is_none() && redis.tls.is_none());
+        assert!(!redis.sharded_pubsub && !redis.trust_empty_store);
+        assert!(!redis.wait_for_store && !redis.allow_unsafe);
+    }
+
+    #[test]
+    fn a_memory_store_grants_nothing_while_earlier_leases_may_be_valid() {
+        for (lines, dev, quarantine_ms) in [("url = 'memory'", false, 83_250), ("", true, 0)] {
+            let (settings, _) = read(lines, dev);
+            let StoreSettings::Memory { quarantine } = settings else {
+                panic!("{settings:?}");
+            };
+            assert_eq!(millis(quarantine), quarantine_ms);
+        }
+    }
+
+    #[test]
+    fn each_setting_is_checked() {
+        let prefix = |text: &str| format!("key_prefix = {text:?}");
+        let replicas = |count: u32| format!("wait_replicas = {count}");
+        let former_master = |text: &str| format!("former_master_max = {text:?}");
+        for (line, problem) in [
+            (prefix(&"p".repeat(64)), ""),
+            (prefix(&"p".repeat(65)), "must be 1 to 64 bytes"),
+            (prefix(""), "must be 1 to 64 bytes"),
+            (prefix("a{b"), "must be 1 to 64 bytes"),
+            (prefix("a\tb"), "must be 1 to 64 bytes"),
+            (replicas(1_000), ""),
+            (replicas(1_001), "must be a number from 0 to 1000"),
+            (former_master("1h"), ""),
+            (former_master("61m"), "must be a time from 0s to 1h"),
+        ] {
+            let (_, reader) = read(&format!("url = 'memory'\n{line}"), false);
+            let name = line.split(' ').next().expect("a name");
+            let expected = format!("store.{name} (from leasehold.toml): {problem}");
+            let problems = reader.problems.join("\n");
+            assert_eq!(
+                problems.is_empty(),
+                problem.is_empty(),
+                "{line}: {problems}"
+            );
+            assert!(
+                problem.is_empty() || problems.starts_with(&expected),
+                "{line}: {problems}"
+            );
+        }
+    }
+
+    #[test]
+    fn combinations_are_checked() {
+        for (lines, problem) in [
+            (
+                "url = 'redlock://a,b,c'\ntrust_empty_store = true",
+                "vote at once",
+            ),
+            ("url = 'redlock://a,b,c'\nwait_replicas = 1", "do not count"),
+            (
+                "url = 'rediss://h'\ntls_key_file = '{file}'",
+                "belong together",
+            ),
+            (
+                "url = 'redis://u@h'\nusername_file = '{file}'",
+                "remove one",
+            ),
+        ] {
+            let (_, reader) = read(&lines.replace("{file}", FILE), false);
+            let problems = reader.problems.join("\n");
+            assert!(problems.contains(problem), "{lines}: {problems}");
+        }
+    }
+
+    #[test]
+    fn files_add_credentials_that_the_url_does_not_contain() {
+        let url = "url = 'redis-sentinel://user@localhost/m'";
+        let redis = redis(&format!(
+            "{url}\npassword_file = '{FILE}'\nsentinel_username_file = '{FILE}'"
+        ));
+        let file = || Some(Secret::File(FILE.into()));
+        let text = Some(Secret::Text("user".to_owned().into()));
+        assert_eq!(
+            (redis.credentials.username, redis.credentials.password),
+            (text, file())
+        );
+        let StoreLocation::Sentinel(sentinel) = redis.location else {
+            panic!("{:?}", redis.location);
+        };
+        assert_eq!(sentinel.credentials.username, file());
+        assert_eq!(sentinel.credentials.password, None);
+    }
+
+    #[test]
+    fn a_plaintext_connection_over_a_network_is_reported_without_the_password() {
+        for (host, warnings) in [("localhost", 0), ("[::1]", 0), ("h", 1)] {
+            let (_, reader) = read(&format!("url = 'redis://user:canary@{host}'"), false);
+            assert_eq!(reader.warnings.len(), warnings, "{:?}", reader.warnings);
+            let shown = format!("{}{:?}", reader.settings.to_toml(), reader.warnings);
+            assert!(shown.contains("redis://user:***@"), "{shown}");
+            assert!(!shown.contains("canary"), "{shown}");
+        }
+    }
+}

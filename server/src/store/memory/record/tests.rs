@@ -133,7 +133,7 @@ impl Lock {
                 "stream" => call.stream = Some(attachment(value)),
                 "ttl" => call.ttl = Ttl::from_stored(number(value)),
                 "wait" => call.wait_ms = number(value),
-                "max_hold" => call.options.max_hold_ms = number(value),
+                "max_hold" => call.options.max_hold_ms = Some(number(value)),
                 "lock_delay" => call.options.lock_delay_ms = number(value),
                 "grace" => call.options.disconnect_grace_ms = Some(number(value)),
                 _ => panic!("unknown option: {option}"),
