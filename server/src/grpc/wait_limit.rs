@@ -1,68 +1,47 @@
 //! Limit of waiting unary calls per connection, which reserves some of the connection's streams for
 //! the releases that the calls wait for.
 
-use std::{collections::HashMap, net::SocketAddr, sync::Arc};
+use std::net::SocketAddr;
 
-use parking_lot::Mutex;
 use tonic::{Code, Status};
 
 use super::{pb, status};
+use crate::quotas::{SharedQuota, SharedQuotaPermit};
 
 /// The number of waiting calls on each connection of this broker.
 #[derive(Debug, Clone)]
 pub(super) struct ConnectionWaitLimiter {
     max: usize,
-    by_peer: Arc<Mutex<HashMap<SocketAddr, usize>>>,
-}
-
-/// A waiting call, counted until it is dropped.
-#[derive(Debug)]
-pub(super) struct WaitPermit {
-    waits: ConnectionWaitLimiter,
-    peer: SocketAddr,
+    /// Quota in which each connection is a caller.
+    quota: SharedQuota,
 }
 
 impl ConnectionWaitLimiter {
     /// Creates a limit of three quarters of the streams of a connection.
     pub(super) fn new(max_concurrent_streams: u32) -> Self {
         let streams = usize::try_from(max_concurrent_streams).unwrap_or(usize::MAX);
+        let max = streams / 4 * 3;
         Self {
-            max: streams / 4 * 3,
-            by_peer: Arc::default(),
+            max,
+            quota: SharedQuota::new(max, usize::MAX),
         }
     }
 
-    /// Counts a waiting call on the connection from `peer`, or rejects it at the limit.
-    /// Returns `None` without a connection.
-    pub(super) fn acquire(&self, peer: Option<SocketAddr>) -> Result<Option<WaitPermit>, Status> {
-        let Some(peer) = peer else {
-            return Ok(None);
-        };
-        let mut counts = self.by_peer.lock();
-        let count = counts.entry(peer).or_default();
-        if *count >= self.max {
+    /// Counts a waiting call on the connection from `peer` until the permit is dropped, or rejects
+    /// it at the limit. Returns `None` without a connection.
+    pub(super) fn acquire(
+        &self,
+        peer: Option<SocketAddr>,
+    ) -> Result<Option<SharedQuotaPermit>, Status> {
+        let permit = peer.map(|peer| self.quota.try_acquire(&peer.to_string().into()));
+        permit.transpose().map_err(|_| {
             let message = format!(
                 "{} calls wait on this connection, three quarters of its streams; wait on a lease \
                  stream (Hold), or on another connection",
                 self.max
             );
             let (code, reason) = (Code::ResourceExhausted, pb::ErrorReason::QuotaExceeded);
-            return Err(status::with_reason(code, reason, &message));
-        }
-        *count += 1;
-        let waits = self.clone();
-        Ok(Some(WaitPermit { waits, peer }))
-    }
-}
-
-impl Drop for WaitPermit {
-    fn drop(&mut self) {
-        let mut counts = self.waits.by_peer.lock();
-        if let Some(count) = counts.get_mut(&self.peer) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.peer);
-            }
-        }
+            status::with_reason(code, reason, &message)
+        })
     }
 }
