@@ -31,58 +31,36 @@ pub(crate) fn record_response(span: &Span, status: Option<&Status>) {
 /// Records the result of a call by its code and `reason`, which has the form of
 /// `google.rpc.ErrorInfo`.
 pub(super) fn record_end(span: &Span, code: Code, reason: Option<&str>) {
-    let name = name(code);
+    let (name, is_fault) = describe(code);
     span.set_attribute("rpc.response.status_code", name);
     if let Some(reason) = reason {
         span.set_attribute("leasehold.outcome", reason.to_lowercase());
     }
-    if is_fault(code) {
+    if is_fault {
         span.set_attribute("error.type", name);
         span.set_error(name);
     }
 }
 
-/// Returns true if the code reports a fault of the server.
-fn is_fault(code: Code) -> bool {
+/// Returns the name of a code, and true if the code reports a fault of the server.
+fn describe(code: Code) -> (&'static str, bool) {
     match code {
-        Code::Unknown
-        | Code::DeadlineExceeded
-        | Code::Unimplemented
-        | Code::Internal
-        | Code::Unavailable
-        | Code::DataLoss => true,
-        Code::Ok
-        | Code::Cancelled
-        | Code::InvalidArgument
-        | Code::NotFound
-        | Code::AlreadyExists
-        | Code::PermissionDenied
-        | Code::ResourceExhausted
-        | Code::FailedPrecondition
-        | Code::Aborted
-        | Code::OutOfRange
-        | Code::Unauthenticated => false,
-    }
-}
-
-fn name(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "CANCELLED",
-        Code::Unknown => "UNKNOWN",
-        Code::InvalidArgument => "INVALID_ARGUMENT",
-        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
-        Code::NotFound => "NOT_FOUND",
-        Code::AlreadyExists => "ALREADY_EXISTS",
-        Code::PermissionDenied => "PERMISSION_DENIED",
-        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
-        Code::FailedPrecondition => "FAILED_PRECONDITION",
-        Code::Aborted => "ABORTED",
-        Code::OutOfRange => "OUT_OF_RANGE",
-        Code::Unimplemented => "UNIMPLEMENTED",
-        Code::Internal => "INTERNAL",
-        Code::Unavailable => "UNAVAILABLE",
-        Code::DataLoss => "DATA_LOSS",
-        Code::Unauthenticated => "UNAUTHENTICATED",
+        Code::Ok => ("OK", false),
+        Code::Cancelled => ("CANCELLED", false),
+        Code::Unknown => ("UNKNOWN", true),
+        Code::InvalidArgument => ("INVALID_ARGUMENT", false),
+        Code::DeadlineExceeded => ("DEADLINE_EXCEEDED", true),
+        Code::NotFound => ("NOT_FOUND", false),
+        Code::AlreadyExists => ("ALREADY_EXISTS", false),
+        Code::PermissionDenied => ("PERMISSION_DENIED", false),
+        Code::ResourceExhausted => ("RESOURCE_EXHAUSTED", false),
+        Code::FailedPrecondition => ("FAILED_PRECONDITION", false),
+        Code::Aborted => ("ABORTED", false),
+        Code::OutOfRange => ("OUT_OF_RANGE", false),
+        Code::Unimplemented => ("UNIMPLEMENTED", true),
+        Code::Internal => ("INTERNAL", true),
+        Code::Unavailable => ("UNAVAILABLE", true),
+        Code::DataLoss => ("DATA_LOSS", true),
+        Code::Unauthenticated => ("UNAUTHENTICATED", false),
     }
 }
