@@ -1,7 +1,6 @@
 //! gRPC API: decodes and authorizes each request, calls the broker, and encodes the result.
 
 mod admin;
-mod authorization;
 mod console;
 mod deadline;
 mod decode;
@@ -19,10 +18,7 @@ mod status;
 mod wait_limit;
 mod watch_stream;
 
-use std::{
-    net::SocketAddr,
-    sync::{Arc, OnceLock},
-};
+use std::sync::{Arc, OnceLock};
 
 use futures::stream::BoxStream;
 use leasehold_proto::v1::{
@@ -36,21 +32,18 @@ use leasehold_proto::v1::{
 use tokio::sync::watch;
 use tonic::{Request, Response, Status, Streaming};
 
-pub(crate) use self::{authorization::authenticate, operator::OperatorContext};
-use self::{
-    authorization::{Operation, RequestContext},
-    status::Rejection,
-    wait_limit::ConnectionWaitLimiter,
-};
+pub(crate) use self::operator::OperatorContext;
+use self::wait_limit::ConnectionWaitLimiter;
 pub use self::{
     console::{ConsoleBackend, ConsoleError, ConsoleUser},
     delivery::DeliveryConfirmation,
 };
 use crate::{
-    access::AccessControl,
+    access::{AccessControl, AuthError, Caller, Verb},
     broker::{Broker, Delivery, spans},
     config::{Http2, ReloadableConfig},
     lock::{AcquireCall, ExpectedAttachment, Lease, LeaseRef, LockError, LockFailure},
+    request::{RequestContext, RequestError},
     trace::{Span, Tracing},
     transport::Peer,
 };
@@ -109,10 +102,12 @@ pub fn admin_service(
     .max_encoding_message_size(to_usize(http2.max_reply))
 }
 
-/// Returns the address of the client; `None` only for a request without a connection.
-fn address<T>(request: &Request<T>) -> Option<SocketAddr> {
-    let peer = request.extensions().get::<Peer>();
-    peer.map(|peer| peer.address)
+/// Returns the caller of a request, which was authenticated by its headers, and its connection.
+fn caller_of<T>(request: &Request<T>) -> Result<(Caller, Option<&Peer>), RequestError> {
+    let extensions = request.extensions();
+    let caller = extensions.get::<Caller>().cloned();
+    let caller = caller.ok_or(AuthError::InvalidCredential)?;
+    Ok((caller, extensions.get::<Peer>()))
 }
 
 /// Adds the presented lease and its locks to the current span.
@@ -137,23 +132,23 @@ struct LockServiceImpl {
 }
 
 impl LockServiceImpl {
-    fn context<T>(&self, request: &Request<T>) -> Result<RequestContext, Status> {
-        RequestContext::from_request(&self.access, self.live.borrow().limits, request)
+    fn context<T>(&self, request: &Request<T>) -> Result<RequestContext, RequestError> {
+        let (caller, peer) = caller_of(request)?;
+        RequestContext::new(&self.access, self.live.borrow().limits, caller, peer)
     }
 
-    /// Counts an acquire that was rejected before it reached the broker.
-    fn count_rejected(&self, rejection: &Rejection) {
-        let is_denied = matches!(rejection, Rejection::Denied(..));
-        self.broker.metrics().acquire_rejected(is_denied);
-    }
-
+    /// Acquires the locks of a decoded call, or counts a call that was rejected before it reached
+    /// the broker.
     async fn acquire_lease(
         &self,
-        mut call: AcquireCall,
+        call: Result<AcquireCall, RequestError>,
         context: &RequestContext,
         wait_max_ms: u64,
-        peer: Option<SocketAddr>,
     ) -> Result<Delivery, Status> {
+        let mut call = call.inspect_err(|error| {
+            let is_denied = matches!(error, RequestError::Denied(..));
+            self.broker.metrics().acquire_rejected(is_denied);
+        })?;
         call.wait_ms = call.wait_ms.min(wait_max_ms);
         let caller = &context.caller.name;
         let redact_error = |result: Result<_, LockFailure>| {
@@ -162,7 +157,7 @@ impl LockServiceImpl {
         if call.wait_ms == 0 {
             return redact_error(self.broker.acquire_undelivered(caller, call).await);
         }
-        let _wait = self.wait_limiter.acquire(peer)?;
+        let _wait = self.wait_limiter.acquire(context.peer)?;
         let locks: Vec<_> = call
             .targets
             .iter()
@@ -171,7 +166,7 @@ impl LockServiceImpl {
         // Dropping the offer cancels the wait, as if the client had cancelled the call.
         tokio::select! {
             biased;
-            status = context.until_withdrawn(Operation::Acquire, &locks) => Err(status),
+            error = context.until_withdrawn(Verb::Acquire, &locks) => Err(error.into()),
             delivery = self.broker.acquire_undelivered(caller, call) => redact_error(delivery),
         }
     }
@@ -186,11 +181,9 @@ impl LockService for LockServiceImpl {
         request: Request<AcquireRequest>,
     ) -> Result<Response<AcquireResponse>, Status> {
         let context = self.context(&request)?;
-        let (wait_max_ms, peer) = (deadline::wait_max_ms(request.metadata()), address(&request));
+        let wait_max_ms = deadline::wait_max_ms(request.metadata());
         let call = decode::acquire(request.into_inner(), &context);
-        let call = call.inspect_err(|rejection| self.count_rejected(rejection))?;
-        let delivery = self.acquire_lease(call, &context, wait_max_ms, peer);
-        let delivery = delivery.await?;
+        let delivery = self.acquire_lease(call, &context, wait_max_ms).await?;
         let lease = Some(encode::lease(delivery.lease()));
         Ok(DeliveryConfirmation::response(
             AcquireResponse { lease },
@@ -203,11 +196,9 @@ impl LockService for LockServiceImpl {
         request: Request<AcquireAllRequest>,
     ) -> Result<Response<AcquireAllResponse>, Status> {
         let context = self.context(&request)?;
-        let (wait_max_ms, peer) = (deadline::wait_max_ms(request.metadata()), address(&request));
+        let wait_max_ms = deadline::wait_max_ms(request.metadata());
         let call = decode::acquire_all(request.into_inner(), &context);
-        let call = call.inspect_err(|rejection| self.count_rejected(rejection))?;
-        let delivery = self.acquire_lease(call, &context, wait_max_ms, peer);
-        let delivery = delivery.await?;
+        let delivery = self.acquire_lease(call, &context, wait_max_ms).await?;
         let lease = Some(encode::lease(delivery.lease()));
         Ok(DeliveryConfirmation::response(
             AcquireAllResponse { lease },
@@ -254,7 +245,7 @@ impl LockService for LockServiceImpl {
     ) -> Result<Response<Self::HoldStream>, Status> {
         let context = self.context(&request)?;
         if self.broker.is_draining() {
-            return Err(status::from_error(&LockError::Draining, None));
+            return Err(RequestError::from(LockError::Draining).into());
         }
         let peer = request.extensions().get::<Peer>();
         let load = peer.map(|peer| Arc::clone(&peer.load));
@@ -276,7 +267,7 @@ impl LockService for LockServiceImpl {
         let context = self.context(&request)?;
         let (lock, token) = decode::check_fencing_token(request.into_inner(), &context)?;
         let remaining = self.broker.check_fencing_token(&lock, token).await;
-        let remaining_ms = remaining.map_err(|error| status::from_lock_error(&error, &lock))?;
+        let remaining_ms = remaining.map_err(|error| error.for_lock(&lock))?;
         let remaining = Some(encode::duration(remaining_ms));
         Ok(Response::new(CheckFencingTokenResponse { remaining }))
     }

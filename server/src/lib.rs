@@ -20,6 +20,7 @@ pub mod random;
 mod rate_limit;
 pub mod recent_events;
 pub mod reload;
+pub mod request;
 pub mod runtime;
 mod serve;
 pub mod shutdown;

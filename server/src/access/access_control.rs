@@ -12,6 +12,7 @@ use futures::{
     future::{BoxFuture, FutureExt as _, pending},
     stream::{self, Stream, StreamExt as _},
 };
+use thiserror::Error;
 use tokio::{sync::watch, time::Instant};
 
 use super::{
@@ -71,14 +72,26 @@ pub struct PresentedCredentials<'a> {
 }
 
 /// The reason why a caller could not be authenticated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum AuthError {
     /// No valid credential was presented.
+    #[error(
+        "missing or invalid credentials; provide a client certificate, or a bearer token in the \
+         `authorization` metadata"
+    )]
     InvalidCredential,
     /// The certificate of the connection is valid, but names no caller.
+    #[error(
+        "the client certificate does not identify a caller: {_0}; it must have exactly one URI, a \
+         SPIFFE ID such as spiffe://example.org/worker"
+    )]
     NoCallerName(CertificateNameError),
     /// The address exceeds the rate limit for failed attempts; the next attempt is
     /// possible after this time.
+    #[error(
+        "too many calls without a valid credential from this address; send a valid credential, or \
+         retry later"
+    )]
     RateLimited(Duration),
 }
 

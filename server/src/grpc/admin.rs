@@ -13,13 +13,14 @@ use leasehold_proto::v1::{
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
-use super::{address, authorization::RequestContext, decode, encode, status};
+use super::{caller_of, decode, encode};
 use crate::{
     access::{AccessControl, Verb},
     broker::{Broker, spans},
     config::ReloadableConfig,
     lock::{LockError, LockKey, RevokeMode},
     recent_events::{AuditEvent, AuditEventKind},
+    request::{RequestContext, RequestError},
     trace::Span,
 };
 
@@ -31,8 +32,9 @@ pub(super) struct AdminServiceImpl {
 }
 
 impl AdminServiceImpl {
-    fn context<T>(&self, request: &Request<T>) -> Result<RequestContext, Status> {
-        RequestContext::from_request(&self.access, self.live.borrow().limits, request)
+    fn context<T>(&self, request: &Request<T>) -> Result<RequestContext, RequestError> {
+        let (caller, peer) = caller_of(request)?;
+        RequestContext::new(&self.access, self.live.borrow().limits, caller, peer)
     }
 
     fn record_audit(&self, event: AuditEvent) {
@@ -52,8 +54,8 @@ impl AdminService for AdminServiceImpl {
         &self,
         request: Request<ForceReleaseLeaseRequest>,
     ) -> Result<Response<ForceReleaseLeaseResponse>, Status> {
-        let peer = address(&request);
         let context = self.context(&request)?;
+        let peer = context.peer;
         let revoke = decode::force_release(request.into_inner(), &context)?;
         let span = Span::current();
         spans::record_locks(&span, [&revoke.lock]);
@@ -62,8 +64,7 @@ impl AdminService for AdminServiceImpl {
             Ok(broker) => broker.revoke(&revoke).await,
             Err(error) => Err(error),
         };
-        let (holder, queue_length) =
-            revoked.map_err(|error| status::force_release_error(&error, &revoke.lock))?;
+        let (holder, queue_length) = revoked.map_err(|error| not_revoked(error, &revoke.lock))?;
         if revoke.mode != RevokeMode::DryRun {
             tracing::warn!(
                 target: "audit",
@@ -99,14 +100,14 @@ impl AdminService for AdminServiceImpl {
         &self,
         request: Request<SetLockLimitRequest>,
     ) -> Result<Response<SetLockLimitResponse>, Status> {
-        let peer = address(&request);
         let context = self.context(&request)?;
+        let peer = context.peer;
         let (lock, limit) = decode::set_lock_limit(request.into_inner(), &context)?;
         let previous = match self.broker() {
             Ok(broker) => broker.set_limit(&lock, limit).await,
             Err(error) => Err(error),
         };
-        let previous = previous.map_err(|error| status::limit_not_set(&error, &lock))?;
+        let previous = previous.map_err(|error| limit_not_set(error, &lock))?;
         let previous = previous.unwrap_or(0);
         let caller = &*context.caller.name;
         let (kind, changed, new) = match limit {
@@ -149,4 +150,39 @@ fn audit_event(
         lease_id: None,
         detail: String::new(),
     }
+}
+
+/// Returns the error of a revocation that failed, or found no lease to revoke.
+fn not_revoked(error: LockError, lock: &LockKey) -> RequestError {
+    let explanations = [
+        (
+            LockError::LeaseExpired,
+            "the lease has already expired: there is nothing to revoke",
+        ),
+        (
+            LockError::LeaseReleased,
+            "the lease was already released: there is nothing to revoke",
+        ),
+        (
+            LockError::LeaseNotFound,
+            "the lease does not hold this lock; call GetLock to see its holders",
+        ),
+    ];
+    let entry = explanations
+        .iter()
+        .find(|(explained, _)| *explained == error);
+    match entry {
+        Some((_, explanation)) => RequestError::explained(error, lock, explanation),
+        None => error.for_lock(lock).into(),
+    }
+}
+
+/// Returns the error of a change of a limit that changed nothing.
+fn limit_not_set(error: LockError, lock: &LockKey) -> RequestError {
+    if !matches!(error, LockError::LimitMismatch { .. }) {
+        return error.for_lock(lock).into();
+    }
+    let explanation = "the lock is held or waited for as an exclusive or shared lock, which has no \
+                       limit; set the limit when the lock is idle";
+    RequestError::explained(error, lock, explanation)
 }

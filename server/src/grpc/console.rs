@@ -11,17 +11,13 @@ use leasehold_proto::v1::{
 use tokio::sync::watch;
 use tonic::{Code, Request, Status};
 
-use super::{
-    admin::AdminServiceImpl,
-    authorization::{Operation, RequestContext, authenticate},
-    inspection::InspectionServiceImpl,
-    status, to_usize,
-};
+use super::{admin::AdminServiceImpl, inspection::InspectionServiceImpl, to_usize};
 use crate::{
     access::{AccessControl, Verb},
     broker::Broker,
     config::{Http2, ReloadableConfig},
     lock::{Filter, LockError, LockKey},
+    request::{RequestContext, RequestError, authenticate},
     transport::Peer,
 };
 
@@ -108,11 +104,9 @@ impl ConsoleBackend {
         peer: Option<Peer>,
         bearer: Option<&str>,
     ) -> Result<ConsoleUser, ConsoleError> {
-        let authorization = bearer.map(|token| format!("Bearer {token}"));
-        let authorization = authorization.as_ref().map(String::as_bytes);
-        let caller = authenticate(&self.access, peer.as_ref(), authorization)?;
+        let caller = authenticate(&self.access, peer.as_ref(), bearer)?;
         let limits = self.live.borrow().limits;
-        let context = RequestContext::for_caller(&self.access, limits, caller, peer.as_ref())?;
+        let context = RequestContext::new(&self.access, limits, caller, peer.as_ref())?;
         Ok(ConsoleUser { context, peer })
     }
 
@@ -160,10 +154,9 @@ impl ConsoleBackend {
         Ok(response.into_inner())
     }
 
-    fn inspection(&self) -> Result<InspectionServiceImpl, Status> {
+    fn inspection(&self) -> Result<InspectionServiceImpl, RequestError> {
         let broker = self.broker.get();
-        let broker =
-            broker.ok_or_else(|| status::from_error(&LockError::StoreUnavailable, None))?;
+        let broker = broker.ok_or(LockError::StoreUnavailable)?;
         Ok(InspectionServiceImpl {
             broker: broker.clone(),
             access: self.access.clone(),
@@ -203,7 +196,7 @@ impl ConsoleUser {
     /// # Errors
     /// Those of `ListLocks`.
     pub fn can_list_some(&self) -> Result<(), ConsoleError> {
-        Ok(self.context.authorize_any(Operation::ListLocks)?)
+        Ok(self.context.authorize_any(Verb::List)?)
     }
 
     /// Checks that the user may list, observe or operate at least one lock. Permission to acquire
@@ -234,6 +227,12 @@ impl ConsoleUser {
             extensions.insert(peer.clone());
         }
         request
+    }
+}
+
+impl From<RequestError> for ConsoleError {
+    fn from(error: RequestError) -> Self {
+        Status::from(error).into()
     }
 }
 

@@ -10,48 +10,27 @@ use std::collections::HashSet;
 
 use leasehold_proto::v1::{
     self as pb, AcquireAllRequest, AcquireRequest, AttachLease, CheckFencingTokenRequest,
-    DetachLease, GetLockRequest, HoldAcquire, HoldAcquireAll, HoldRelease, ReleaseRequest,
-    RenewRequest,
+    DetachLease, HoldAcquire, HoldAcquireAll, HoldRelease, LockRef, ReleaseRequest, RenewRequest,
 };
-use prost_types::Duration;
 
-pub(super) use self::admin::{force_release, set_lock_limit};
-use self::fields::FieldValidator;
-use super::{
-    authorization::{Operation, RequestContext},
-    status::Rejection,
-};
-use crate::lock::{
-    AcquireCall, ArgumentsHash, ExpectedAttachment, FencingToken, LeaseId, LeaseOptions, LeaseRef,
-    Limits, LockKey, Mode, PresentedLease, ReleaseScope, RequestHash, RequestId, Target, Ttl,
+pub(super) use self::admin::{force_release, get_lock, set_lock_limit};
+use crate::{
+    access::Verb,
+    lock::{
+        AcquireCall, ArgumentsHash, ExpectedAttachment, FencingToken, LeaseId, LeaseOptions,
+        LeaseRef, Limits, LockKey, Mode, PresentedLease, ReleaseScope, RequestHash, RequestId,
+        Target, Ttl,
+    },
+    request::{FieldValidator, RequestContext, RequestError},
 };
 
 /// Maximum number of locks in an AcquireAll.
 const TARGETS_MAX: usize = 16;
 
-/// The fields that Acquire and AcquireAll have in common.
-struct CommonFields {
-    owner: Option<pb::Owner>,
-    ttl: Option<Duration>,
-    wait_timeout: Option<Duration>,
-    request_id: String,
-    max_hold: Option<Duration>,
-    lock_delay: Option<Duration>,
-    disconnect_grace: Option<Duration>,
-}
-
 pub(super) fn acquire(
     request: AcquireRequest,
     context: &RequestContext,
-) -> Result<AcquireCall, Rejection> {
-    decode_target(request, Operation::Acquire, context)
-}
-
-fn decode_target(
-    request: AcquireRequest,
-    operation: Operation,
-    context: &RequestContext,
-) -> Result<AcquireCall, Rejection> {
+) -> Result<AcquireCall, RequestError> {
     let mut fields = FieldValidator::default();
     let target = fields.required("target", request.target, |fields, target| {
         fields.target("target", &target)
@@ -72,7 +51,9 @@ fn decode_target(
             }
         }
     }
-    let common_fields = CommonFields {
+    // The other fields are those of an AcquireAll.
+    let request = AcquireAllRequest {
+        targets: Vec::new(),
         owner: request.owner,
         ttl: request.ttl,
         wait_timeout: request.wait_timeout,
@@ -81,14 +62,10 @@ fn decode_target(
         lock_delay: request.lock_delay,
         disconnect_grace: request.disconnect_grace,
     };
-    let call = common_fields.read(
-        &mut fields,
-        target.map(|target| vec![target]),
-        under,
-        &context.limits,
-    );
+    let targets = target.map(|target| vec![target]);
+    let call = decode_call(&mut fields, request, targets, under, &context.limits);
     let call = fields.finish(call)?;
-    context.authorize(operation, locks_of(&call))?;
+    context.authorize(Verb::Acquire, locks_of(&call))?;
     let under = call
         .under
         .map(|lease| lease::verify_ownership(lease, &context.caller))
@@ -96,74 +73,57 @@ fn decode_target(
     Ok(AcquireCall { under, ..call })
 }
 
-/// Decodes an acquire on a stream, which requires a request id and an attach number.
 pub(super) fn hold_acquire(
     acquire: HoldAcquire,
     context: &RequestContext,
-) -> Result<(AcquireCall, u32), Rejection> {
-    let mut fields = FieldValidator::default();
-    let number = fields.attach_number(acquire.attach_number);
-    let request = fields.required("request", acquire.request, |fields, request| {
-        fields.is_repeatable("request.request_id", &request.request_id);
-        Some(request)
-    });
-    let (number, request) = fields.finish(number.zip(request))?;
-    Ok((
-        decode_target(request, Operation::HoldAcquire, context)?,
-        number,
-    ))
+) -> Result<(AcquireCall, u32), RequestError> {
+    let HoldAcquire {
+        request,
+        attach_number,
+        ..
+    } = acquire;
+    let (number, request) = stream_request(attach_number, request, |call| &call.request_id)?;
+    Ok((self::acquire(request, context)?, number))
 }
 
 pub(super) fn hold_acquire_all(
     acquire: HoldAcquireAll,
     context: &RequestContext,
-) -> Result<(AcquireCall, u32), Rejection> {
-    let mut fields = FieldValidator::default();
-    let number = fields.attach_number(acquire.attach_number);
-    let request = fields.required("request", acquire.request, |fields, request| {
-        fields.is_repeatable("request.request_id", &request.request_id);
-        Some(request)
-    });
-    let (number, request) = fields.finish(number.zip(request))?;
-    Ok((
-        decode_acquire_all(request, Operation::HoldAcquireAll, context)?,
-        number,
-    ))
+) -> Result<(AcquireCall, u32), RequestError> {
+    let HoldAcquireAll {
+        request,
+        attach_number,
+        ..
+    } = acquire;
+    let (number, request) = stream_request(attach_number, request, |call| &call.request_id)?;
+    Ok((decode_acquire_all(request, context)?, number))
 }
 
 pub(super) fn attach(
     attach: AttachLease,
     context: &RequestContext,
-) -> Result<(PresentedLease, u32), Rejection> {
+) -> Result<(PresentedLease, u32), RequestError> {
     let mut fields = FieldValidator::default();
     let number = fields.attach_number(attach.attach_number);
-    let lease = fields.required("lease", attach.lease, |fields, lease| {
-        lease::parse(fields, "lease", lease, context)
-    });
+    let lease = lease::required(&mut fields, attach.lease, context);
     let (number, lease) = fields.finish(number.zip(lease))?;
-    let lease = authorize_presented(lease, Operation::HoldAttach, context)?;
+    let lease = authorize_presented(lease, context)?;
     Ok((lease, number))
 }
 
 pub(super) fn hold_release(
     release: HoldRelease,
     context: &RequestContext,
-) -> Result<(LeaseId, Option<LockKey>, Option<RequestHash>), Rejection> {
+) -> Result<(LeaseId, Option<LockKey>, Option<RequestHash>), RequestError> {
     let mut fields = FieldValidator::default();
     let lease_id = fields.lease_id("lease_id", &release.lease_id);
-    if release.lock.is_none() && !release.request_id.is_empty() {
-        fields.violation("lock", "is required with request_id");
-    }
-    let lock = release
-        .lock
-        .and_then(|lock| fields.lock("lock", &lock.namespace, &lock.name));
-    let entry = fields.request_id("request_id", &release.request_id);
+    let (lock, entry) = released_part(&mut fields, release.lock, &release.request_id);
     let lease_id = fields.finish(lease_id)?;
-    context.authorize(Operation::HoldRelease, &lock)?;
+    context.authorize(Verb::Acquire, &lock)?;
     Ok((lease_id, lock, entry.map(|request_id| request_id.hash())))
 }
 
-pub(super) fn detach(detach: DetachLease) -> Result<LeaseId, Rejection> {
+pub(super) fn detach(detach: DetachLease) -> Result<LeaseId, RequestError> {
     let mut fields = FieldValidator::default();
     let lease_id = fields.lease_id("lease_id", &detach.lease_id);
     fields.finish(lease_id)
@@ -174,8 +134,8 @@ pub(super) fn detach(detach: DetachLease) -> Result<LeaseId, Rejection> {
 pub(super) fn acquire_all(
     request: AcquireAllRequest,
     context: &RequestContext,
-) -> Result<AcquireCall, Rejection> {
-    let mut call = decode_acquire_all(request, Operation::AcquireAll, context)?;
+) -> Result<AcquireCall, RequestError> {
+    let mut call = decode_acquire_all(request, context)?;
     call.wait_ms = call
         .wait_ms
         .min(call.options.effective_ttl(call.ttl).as_millis());
@@ -184,23 +144,13 @@ pub(super) fn acquire_all(
 
 fn decode_acquire_all(
     request: AcquireAllRequest,
-    operation: Operation,
     context: &RequestContext,
-) -> Result<AcquireCall, Rejection> {
+) -> Result<AcquireCall, RequestError> {
     let mut fields = FieldValidator::default();
     let targets = decode_targets(&mut fields, &request.targets);
-    let common_fields = CommonFields {
-        owner: request.owner,
-        ttl: request.ttl,
-        wait_timeout: request.wait_timeout,
-        request_id: request.request_id,
-        max_hold: request.max_hold,
-        lock_delay: request.lock_delay,
-        disconnect_grace: request.disconnect_grace,
-    };
-    let call = common_fields.read(&mut fields, targets, None, &context.limits);
+    let call = decode_call(&mut fields, request, targets, None, &context.limits);
     let call = fields.finish(call)?;
-    context.authorize(operation, locks_of(&call))?;
+    context.authorize(Verb::Acquire, locks_of(&call))?;
     Ok(call)
 }
 
@@ -209,18 +159,10 @@ fn decode_acquire_all(
 pub(super) fn release(
     request: ReleaseRequest,
     context: &RequestContext,
-) -> Result<(Vec<LeaseRef>, ReleaseScope, ExpectedAttachment), Rejection> {
+) -> Result<(Vec<LeaseRef>, ReleaseScope, ExpectedAttachment), RequestError> {
     let mut fields = FieldValidator::default();
-    if request.lock.is_none() && !request.request_id.is_empty() {
-        fields.violation("lock", "is required with request_id");
-    }
-    let requested_lock = request
-        .lock
-        .and_then(|lock| fields.lock("lock", &lock.namespace, &lock.name));
-    let entry = fields.request_id("request_id", &request.request_id);
-    let mut lease = fields.required("lease", request.lease, |fields, lease| {
-        lease::parse(fields, "lease", lease, context)
-    });
+    let (requested_lock, entry) = released_part(&mut fields, request.lock, &request.request_id);
+    let mut lease = lease::required(&mut fields, request.lease, context);
     if let (Some(lock), Some(lease)) = (&requested_lock, &mut lease) {
         lease.locks.retain(|held| held.lock == *lock);
         if lease.locks.is_empty() {
@@ -231,7 +173,7 @@ pub(super) fn release(
         Some(_) => ExpectedAttachment::None,
         None => ExpectedAttachment::Any,
     };
-    let lease = authorize_presented(fields.finish(lease)?, Operation::Release, context)?;
+    let lease = authorize_presented(fields.finish(lease)?, context)?;
     let scope = match (requested_lock, entry) {
         (None, _) => ReleaseScope::All,
         (Some(_), None) => ReleaseScope::Lock,
@@ -243,49 +185,63 @@ pub(super) fn release(
 pub(super) fn renew(
     request: RenewRequest,
     context: &RequestContext,
-) -> Result<(PresentedLease, Option<Ttl>), Rejection> {
+) -> Result<(PresentedLease, Option<Ttl>), RequestError> {
     let mut fields = FieldValidator::default();
     let ttl_ms = fields.ttl("ttl", request.ttl);
-    let lease = fields.required("lease", request.lease, |fields, lease| {
-        lease::parse(fields, "lease", lease, context)
-    });
-    let lease = authorize_presented(fields.finish(lease)?, Operation::Renew, context)?;
+    let lease = lease::required(&mut fields, request.lease, context);
+    let lease = authorize_presented(fields.finish(lease)?, context)?;
     Ok((lease, ttl_ms.map(|ttl_ms| context.limits.ttl(Some(ttl_ms)))))
 }
 
 pub(super) fn check_fencing_token(
     request: CheckFencingTokenRequest,
     context: &RequestContext,
-) -> Result<(LockKey, FencingToken), Rejection> {
+) -> Result<(LockKey, FencingToken), RequestError> {
     let mut fields = FieldValidator::default();
-    let lock = fields.required("lock", request.lock, |fields, lock| {
-        fields.lock("lock", &lock.namespace, &lock.name)
-    });
+    let lock = fields.required_lock(request.lock);
     let token = fields.fencing_token("fencing_token", request.fencing_token);
     let (lock, token) = fields.finish(lock.zip(token))?;
-    context.authorize(Operation::CheckFencingToken, [&lock])?;
+    context.authorize(Verb::Observe, [&lock])?;
     Ok((lock, token))
 }
 
-pub(super) fn get_lock(
-    request: GetLockRequest,
-    context: &RequestContext,
-) -> Result<LockKey, Rejection> {
+/// Decodes the attach number and the acquire of a message on a stream, which requires a request id.
+fn stream_request<T>(
+    attach_number: i32,
+    request: Option<T>,
+    request_id: impl FnOnce(&T) -> &str,
+) -> Result<(u32, T), RequestError> {
     let mut fields = FieldValidator::default();
-    let lock = fields.lock("", &request.namespace, &request.name);
-    let lock = fields.finish(lock)?;
-    context.authorize(Operation::GetLock, [&lock])?;
-    Ok(lock)
+    let number = fields.attach_number(attach_number);
+    let request = fields.required("request", request, |fields, request| {
+        if request_id(&request).is_empty() {
+            fields.violation("request.request_id", "is required on a stream");
+        }
+        Some(request)
+    });
+    fields.finish(number.zip(request))
+}
+
+/// Decodes the lock and the entry that a release is limited to.
+fn released_part(
+    fields: &mut FieldValidator,
+    lock: Option<LockRef>,
+    request_id: &str,
+) -> (Option<LockKey>, Option<RequestId>) {
+    if lock.is_none() && !request_id.is_empty() {
+        fields.violation("lock", "is required with request_id");
+    }
+    let lock = lock.and_then(|lock| fields.lock("lock", &lock.namespace, &lock.name));
+    (lock, fields.request_id(request_id))
 }
 
 /// Authorizes the use of every lock of a presented lease, and verifies that the lease
 /// belongs to the caller.
 fn authorize_presented(
     lease: PresentedLease,
-    operation: Operation,
     context: &RequestContext,
-) -> Result<PresentedLease, Rejection> {
-    context.authorize(operation, lease.locks.iter().map(|held| &held.lock))?;
+) -> Result<PresentedLease, RequestError> {
+    context.authorize(Verb::Acquire, lease.locks.iter().map(|held| &held.lock))?;
     lease::verify_ownership(lease, &context.caller)
 }
 
@@ -313,46 +269,45 @@ fn decode_targets(fields: &mut FieldValidator, targets: &[pb::LockTarget]) -> Op
     decoded.into_iter().collect()
 }
 
-impl CommonFields {
-    fn read(
-        self,
-        fields: &mut FieldValidator,
-        targets: Option<Vec<Target>>,
-        under: Option<PresentedLease>,
-        limits: &Limits,
-    ) -> Option<AcquireCall> {
-        let owner = fields.required("owner", self.owner, fields::owner);
-        let ttl_ms = fields.ttl("ttl", self.ttl);
-        let wait_ms = fields.wait("wait_timeout", self.wait_timeout);
-        let ttl = limits.ttl(ttl_ms);
-        let grace = self.disconnect_grace.filter(|_| under.is_none());
-        let grace_ms = grace.map(|grace| fields.wait("disconnect_grace", Some(grace)));
-        let max_hold_ms = fields.ttl("max_hold", self.max_hold);
-        let options = LeaseOptions {
-            max_hold_ms: limits.max_hold_ms(max_hold_ms),
-            lock_delay_ms: fields.wait("lock_delay", self.lock_delay),
-            disconnect_grace_ms: grace_ms.map(|grace_ms| grace_ms.min(ttl.as_millis())),
-        };
-        fields.lock_delay(options.lock_delay_ms, limits);
-        let request_id = fields.request_id("request_id", &self.request_id);
-        let (targets, owner) = (targets?, owner?);
-        let requested_times = RequestedTimes {
-            ttl_ms: ttl_ms.filter(|_| under.is_none()),
-            max_hold_ms: max_hold_ms.unwrap_or(0),
-            lock_delay_ms: options.lock_delay_ms,
-            disconnect_grace_ms: grace_ms,
-        };
-        Some(AcquireCall {
-            arguments: requested_times.arguments_hash(&targets, &owner.id),
-            targets,
-            owner,
-            ttl: under.as_ref().map_or(ttl, |lease| lease.ttl),
-            under,
-            options,
-            wait_ms: limits.wait_ms(wait_ms),
-            request_id: request_id.unwrap_or_else(RequestId::random),
-        })
-    }
+/// Decodes the fields of an acquire besides its targets.
+fn decode_call(
+    fields: &mut FieldValidator,
+    request: AcquireAllRequest,
+    targets: Option<Vec<Target>>,
+    under: Option<PresentedLease>,
+    limits: &Limits,
+) -> Option<AcquireCall> {
+    let owner = fields.required("owner", request.owner, fields::owner);
+    let ttl_ms = fields.ttl("ttl", request.ttl);
+    let wait_ms = fields.wait("wait_timeout", request.wait_timeout);
+    let ttl = limits.ttl(ttl_ms);
+    let grace = request.disconnect_grace.filter(|_| under.is_none());
+    let grace_ms = grace.map(|grace| fields.wait("disconnect_grace", Some(grace)));
+    let max_hold_ms = fields.ttl("max_hold", request.max_hold);
+    let options = LeaseOptions {
+        max_hold_ms: limits.max_hold_ms(max_hold_ms),
+        lock_delay_ms: fields.wait("lock_delay", request.lock_delay),
+        disconnect_grace_ms: grace_ms.map(|grace_ms| grace_ms.min(ttl.as_millis())),
+    };
+    fields.lock_delay(options.lock_delay_ms, limits);
+    let request_id = fields.request_id(&request.request_id);
+    let (targets, owner) = (targets?, owner?);
+    let requested_times = RequestedTimes {
+        ttl_ms: ttl_ms.filter(|_| under.is_none()),
+        max_hold_ms: max_hold_ms.unwrap_or(0),
+        lock_delay_ms: options.lock_delay_ms,
+        disconnect_grace_ms: grace_ms,
+    };
+    Some(AcquireCall {
+        arguments: requested_times.arguments_hash(&targets, &owner.id),
+        targets,
+        owner,
+        ttl: under.as_ref().map_or(ttl, |lease| lease.ttl),
+        under,
+        options,
+        wait_ms: limits.wait_ms(wait_ms),
+        request_id: request_id.unwrap_or_else(RequestId::random),
+    })
 }
 
 /// The times that a caller requested, before the broker's limits are applied. Another broker, or

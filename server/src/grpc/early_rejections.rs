@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tonic::{Code, Status};
 
-use super::{pb, status};
-use crate::lock::LockError;
+use super::{pb, status::ErrorResponse};
+use crate::{lock::LockError, request::RequestError};
 
 /// Returns the status of a call whose message did not arrive in time.
 pub(crate) fn late_message(timeout: Duration) -> Status {
@@ -17,12 +17,19 @@ pub(crate) fn late_message(timeout: Duration) -> Status {
 
 /// Returns the status of a call whose message had not arrived when the broker started draining.
 pub(crate) fn draining() -> Status {
-    status::from_error(&LockError::Draining, None)
+    RequestError::from(LockError::Draining).into()
 }
 
 /// Returns the status of a call while too many large responses are being created or are unread.
 pub(crate) fn no_permit() -> Status {
-    status::no_response_permit()
+    let message = "too many list and get requests are in progress or have unread responses; read \
+                   the responses, and repeat the call after a short delay";
+    let error = RequestError::Failed {
+        error: LockError::Overloaded,
+        lock: None,
+        message: message.to_owned(),
+    };
+    error.into()
 }
 
 /// Returns the status of a call while the incomplete messages of its connection are too large.
@@ -30,5 +37,5 @@ pub(crate) fn too_much_incomplete() -> Status {
     let (code, reason) = (Code::ResourceExhausted, pb::ErrorReason::QuotaExceeded);
     let message = "too many incomplete request messages on this connection; send each call's \
                    message without delay";
-    status::with_reason(code, reason, message)
+    ErrorResponse::new(code, reason, message).into()
 }

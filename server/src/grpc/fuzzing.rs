@@ -11,16 +11,15 @@ use tonic::{
 };
 
 use super::{
-    authorization::{RequestContext, authenticate},
     deadline,
     decode::{self, listing},
     hold,
-    status::Rejection,
 };
 use crate::{
     access::{AccessControl, AccessRules},
     lock::{Filter, Limits, TraceParent},
     metrics::Metrics,
+    request::{RequestContext, RequestError, authenticate},
     store::Cursor,
     trace::Span,
 };
@@ -29,10 +28,10 @@ static CONTEXT: LazyLock<RequestContext> = LazyLock::new(|| {
     let (_, rules) = watch::channel(Arc::new(AccessRules::allow_all()));
     let access = AccessControl::new(rules, Metrics::off());
     let context = authenticate(&access, None, None)
-        .and_then(|caller| RequestContext::for_caller(&access, Limits::default(), caller, None));
+        .and_then(|caller| RequestContext::new(&access, Limits::default(), caller, None));
     match context {
         Ok(context) => context,
-        Err(status) => unreachable!("the rules accept all callers: {status}"),
+        Err(error) => unreachable!("the rules accept all callers: {error}"),
     }
 });
 
@@ -48,7 +47,7 @@ const DECODERS: [fn(&[u8]); 12] = [
             decode::check_fencing_token(request, &CONTEXT)
         })
     },
-    |bytes| check(bytes, |request| decode::get_lock(request, &CONTEXT)),
+    |bytes| check(bytes, |request| decode::get_lock(&request, &CONTEXT)),
     |bytes| check(bytes, listing::list_locks),
     |bytes| check(bytes, listing::watch_locks),
     |bytes| check(bytes, |request| decode::set_lock_limit(request, &CONTEXT)),
@@ -67,11 +66,11 @@ pub fn grpc_request(input: &[u8]) {
     DECODERS[index % DECODERS.len()](bytes);
 }
 
-fn check<M: Message + Default, T>(bytes: &[u8], decode: impl FnOnce(M) -> Result<T, Rejection>) {
+fn check<M: Message + Default, T>(bytes: &[u8], decode: impl FnOnce(M) -> Result<T, RequestError>) {
     if let Ok(message) = M::decode(bytes)
-        && let Err(rejection) = decode(message)
+        && let Err(error) = decode(message)
     {
-        drop(Status::from(rejection));
+        drop(Status::from(error));
     }
 }
 

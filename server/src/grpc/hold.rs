@@ -23,7 +23,7 @@ use self::{
     encode::{refused, response},
     response_buffer::{RequestBackpressure, Sender},
 };
-use super::{authorization::RequestContext, decode, status};
+use super::{decode, status::ErrorResponse};
 use crate::{
     access::Verb,
     broker::{
@@ -33,6 +33,7 @@ use crate::{
     config::ReloadableConfig,
     lock::LockKey,
     rate_limit::RateLimit,
+    request::{RequestContext, RequestError},
     trace::{Span, Tracing},
     transport::ConnectionLoad,
 };
@@ -105,7 +106,7 @@ pub(super) fn serve(
     });
     let event_sink = Arc::new(move |event| client.send(Box::new(response(event, &viewer))));
     let result = broker.hold(caller, yield_after_rejections(commands).boxed(), event_sink);
-    result.map_err(|error| status::from_error(&error, None))?;
+    result.map_err(RequestError::from)?;
     Ok(events.boxed())
 }
 
@@ -175,8 +176,8 @@ impl CommandReader {
         let span = self.client.calls.start(&message);
         match decode(message, &mut self.context, span) {
             Ok(command) => Some(Ok(command)),
-            Err((call_id, status)) => {
-                let response = Box::new(refused(call_id, &status));
+            Err((call_id, error)) => {
+                let response = Box::new(refused(call_id, error));
                 self.client.send(response).then_some(Err(Rejected))
             }
         }
@@ -199,19 +200,19 @@ fn rate_limit_exceeded() -> Status {
          heartbeat_interval"
     );
     let reason = pb::ErrorReason::QuotaExceeded;
-    status::with_reason(Code::ResourceExhausted, reason, &message)
+    ErrorResponse::new(Code::ResourceExhausted, reason, message).into()
 }
 
 pub(super) fn decode(
     message: Request,
     context: &mut RequestContext,
     span: Span,
-) -> Result<StreamCommand, (i64, Status)> {
+) -> Result<StreamCommand, (i64, RequestError)> {
     match message {
         Request::Acquire(acquire) => {
             let call_id = acquire.call_id;
             let call = decode::hold_acquire(acquire, context);
-            let (call, number) = call.map_err(|rejection| (call_id, rejection.into()))?;
+            let (call, number) = call.map_err(|error| (call_id, error))?;
             let call = Box::new(call);
             Ok(StreamCommand::Acquire {
                 call_id,
@@ -223,7 +224,7 @@ pub(super) fn decode(
         Request::AcquireAll(acquire) => {
             let call_id = acquire.call_id;
             let call = decode::hold_acquire_all(acquire, context);
-            let (call, number) = call.map_err(|rejection| (call_id, rejection.into()))?;
+            let (call, number) = call.map_err(|error| (call_id, error))?;
             let call = Box::new(call);
             Ok(StreamCommand::Acquire {
                 call_id,
@@ -238,7 +239,7 @@ pub(super) fn decode(
         Request::Attach(attach) => {
             let call_id = attach.call_id;
             let attach = decode::attach(attach, context);
-            let (lease, number) = attach.map_err(|rejection| (call_id, rejection.into()))?;
+            let (lease, number) = attach.map_err(|error| (call_id, error))?;
             Ok(StreamCommand::Attach {
                 call_id,
                 lease,
@@ -249,8 +250,7 @@ pub(super) fn decode(
         Request::Release(release) => {
             let call_id = release.call_id;
             let release = decode::hold_release(release, context);
-            let (lease_id, lock, entry) =
-                release.map_err(|rejection| (call_id, rejection.into()))?;
+            let (lease_id, lock, entry) = release.map_err(|error| (call_id, error))?;
             Ok(StreamCommand::Release {
                 call_id,
                 lease_id,
@@ -261,14 +261,14 @@ pub(super) fn decode(
         Request::Detach(detach) => {
             let call_id = detach.call_id;
             let lease_id = decode::detach(detach);
-            let lease_id = lease_id.map_err(|rejection| (call_id, rejection.into()))?;
+            let lease_id = lease_id.map_err(|error| (call_id, error))?;
             Ok(StreamCommand::Detach { call_id, lease_id })
         }
         Request::Close(_) => Ok(StreamCommand::Close),
         Request::RefreshCredential(refresh) => {
             let call_id = refresh.call_id;
             let refreshed = context.reauthenticate(&refresh.authorization);
-            context.caller = refreshed.map_err(|status| (call_id, status))?;
+            context.caller = refreshed.map_err(|error| (call_id, error))?;
             Ok(StreamCommand::Refresh {
                 call_id,
                 expires: context.caller.deadline(),

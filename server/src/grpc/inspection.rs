@@ -8,11 +8,14 @@ use leasehold_proto::v1::{
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
-use super::{
-    authorization::{Operation, RequestContext},
-    decode, encode, listing, status, watch_stream,
+use super::{caller_of, decode, encode, listing, watch_stream};
+use crate::{
+    access::{AccessControl, Verb},
+    broker::Broker,
+    config::ReloadableConfig,
+    lock::LockError,
+    request::{RequestContext, RequestError},
 };
-use crate::{access::AccessControl, broker::Broker, config::ReloadableConfig};
 
 pub(super) struct InspectionServiceImpl {
     pub(super) broker: Broker,
@@ -23,8 +26,9 @@ pub(super) struct InspectionServiceImpl {
 }
 
 impl InspectionServiceImpl {
-    fn context<T>(&self, request: &Request<T>) -> Result<RequestContext, Status> {
-        RequestContext::from_request(&self.access, self.live.borrow().limits, request)
+    fn context<T>(&self, request: &Request<T>) -> Result<RequestContext, RequestError> {
+        let (caller, peer) = caller_of(request)?;
+        RequestContext::new(&self.access, self.live.borrow().limits, caller, peer)
     }
 }
 
@@ -37,10 +41,14 @@ impl InspectionService for InspectionServiceImpl {
         request: Request<GetLockRequest>,
     ) -> Result<Response<GetLockResponse>, Status> {
         let context = self.context(&request)?;
-        let lock = decode::get_lock(request.into_inner(), &context)?;
+        let lock = decode::get_lock(&request.into_inner(), &context)?;
         let state = self.broker.get(&lock).await;
-        let state = state.map_err(|error| status::from_lock_error(&error, &lock))?;
-        let state = state.ok_or_else(|| status::idle_lock(&lock))?;
+        let state = state
+            .map_err(|error| error.for_lock(&lock))?
+            .ok_or_else(|| {
+                let explanation = "the lock has no holders and no waiters";
+                RequestError::explained(LockError::LeaseNotFound, &lock, explanation)
+            })?;
         let lock = Some(encode::lock(&lock, &state));
         Ok(Response::new(GetLockResponse { lock }))
     }
@@ -50,7 +58,7 @@ impl InspectionService for InspectionServiceImpl {
         request: Request<ListLocksRequest>,
     ) -> Result<Response<ListLocksResponse>, Status> {
         let context = self.context(&request)?;
-        context.authorize_any(Operation::ListLocks)?;
+        context.authorize_any(Verb::List)?;
         let call = decode::listing::list_locks(request.into_inner())?;
         let page = listing::page(&self.broker, &context, call, self.max_reply).await?;
         Ok(Response::new(page))
@@ -61,10 +69,10 @@ impl InspectionService for InspectionServiceImpl {
         request: Request<WatchLocksRequest>,
     ) -> Result<Response<Self::WatchLocksStream>, Status> {
         let context = self.context(&request)?;
-        context.authorize_any(Operation::WatchLocks)?;
+        context.authorize_any(Verb::List)?;
         let (filter, resumes) = decode::listing::watch_locks(request.into_inner())?;
         let watch = self.broker.watch(&context.caller.name).await;
-        let watch = watch.map_err(|error| status::from_error(&error, None))?;
+        let watch = watch.map_err(RequestError::from)?;
         let lifetime = self.broker.stream_lifetime();
         Ok(Response::new(watch_stream::events(
             watch, lifetime, context, filter, resumes,

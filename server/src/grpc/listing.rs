@@ -5,17 +5,16 @@ use std::{collections::HashSet, time::Duration};
 use leasehold_proto::v1::{self as pb, ListLocksResponse};
 use prost::{Message as _, encoding::encoded_len_varint};
 use tokio::time::Instant;
-use tonic::Status;
 
 use super::{
-    authorization::RequestContext,
     decode::listing::{ListCall, page_token, stale_token},
-    encode, status,
+    encode,
 };
 use crate::{
     access::Verb,
     broker::Broker,
-    lock::{Filter, LockError, LockKey, LockState},
+    lock::{Filter, LockKey, LockState},
+    request::{RequestContext, RequestError},
     store::{Cursor, Listed},
 };
 
@@ -43,7 +42,7 @@ pub(super) async fn page(
     context: &RequestContext,
     call: ListCall,
     max_reply: usize,
-) -> Result<ListLocksResponse, Status> {
+) -> Result<ListLocksResponse, RequestError> {
     let deadline = Instant::now() + STEP_START_DEADLINE;
     let ListCall {
         filter,
@@ -64,7 +63,7 @@ pub(super) async fn page(
                 Ok(listed) => listed,
                 // The next call reports the error if it persists.
                 Err(_) if !page.locks.is_empty() => break,
-                Err(status) => return Err(status),
+                Err(error) => return Err(error),
             };
         let fitting_count = page.count_fitting(&listed);
         if fitting_count == 0 && !listed.is_empty() && !page.locks.is_empty() {
@@ -102,9 +101,8 @@ async fn step(
     filter: &Filter,
     cursor: Option<&Cursor>,
     max_count: usize,
-) -> Result<ListStep, Status> {
-    let listed = broker.list(filter, cursor, max_count).await;
-    match listed.map_err(|error| status::from_error(&error, None))? {
+) -> Result<ListStep, RequestError> {
+    match broker.list(filter, cursor, max_count).await? {
         Listed::Step { locks, next } => {
             let encoded = |(lock, state): (LockKey, LockState)| {
                 let mut entry = encode::list_entry(&lock, &state);
@@ -117,11 +115,8 @@ async fn step(
             let visible = locks.filter(|(lock, _)| context.is_visible(filter, lock));
             Ok((visible.map(encoded).collect(), next))
         }
-        Listed::Stale => Err(stale_token().into()),
-        Listed::Missing { server } => {
-            let error = LockError::StoreUnavailable;
-            Err(status::from_error(&error, Some(&server)))
-        }
+        Listed::Stale => Err(stale_token()),
+        Listed::Missing { server } => Err(RequestError::no_answer(&server)),
     }
 }
 

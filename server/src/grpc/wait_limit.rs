@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use tonic::{Code, Status};
 
-use super::{pb, status};
+use super::{pb, status::ErrorResponse};
 use crate::quotas::{SharedQuota, SharedQuotaPermit};
 
 /// The number of waiting calls on each connection of this broker.
@@ -41,7 +41,7 @@ impl ConnectionWaitLimiter {
                 self.max
             );
             let (code, reason) = (Code::ResourceExhausted, pb::ErrorReason::QuotaExceeded);
-            status::with_reason(code, reason, &message)
+            ErrorResponse::new(code, reason, message).into()
         })
     }
 }

@@ -10,14 +10,12 @@ use leasehold_proto::v1::{Holder, WatchLocksResponse, watch_locks_response::Even
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
 use tonic::Status;
 
-use super::{
-    authorization::{Operation, RequestContext},
-    encode, status,
-};
+use super::encode;
 use crate::{
     access::Verb,
     broker::watch::{WatchEvent, WatchSubscription},
     lock::{Filter, LockError, LockKey},
+    request::{RequestContext, RequestError},
 };
 
 /// Interval of bookmarks, which keep proxies from closing an idle stream.
@@ -27,7 +25,7 @@ struct WatchStream {
     watch: WatchSubscription,
     context: RequestContext,
     /// Completes when the caller may no longer watch.
-    withdrawn: BoxFuture<'static, Status>,
+    withdrawn: BoxFuture<'static, RequestError>,
     filter: Filter,
     ends_at: Instant,
     bookmarks: Interval,
@@ -51,12 +49,7 @@ pub(super) fn events(
     let watch_stream = WatchStream {
         watch,
         context,
-        withdrawn: async move {
-            caller
-                .until_withdrawn_everywhere(Operation::WatchLocks)
-                .await
-        }
-        .boxed(),
+        withdrawn: async move { caller.until_withdrawn_everywhere(Verb::List).await }.boxed(),
         filter,
         ends_at: Instant::now() + lifetime,
         bookmarks,
@@ -86,9 +79,9 @@ impl WatchStream {
         loop {
             let received = tokio::select! {
                 biased;
-                status = &mut self.withdrawn => {
+                error = &mut self.withdrawn => {
                     self.has_ended = true;
-                    return Some(Err(status));
+                    return Some(Err(error.into()));
                 }
                 // The stream has reached its maximum age. The client opens another stream, as it
                 // does for a connection.
@@ -115,7 +108,7 @@ impl WatchStream {
                 }
                 Some(None) => {
                     self.has_ended = true;
-                    return Some(Err(status::from_error(&LockError::Draining, None)));
+                    return Some(Err(RequestError::from(LockError::Draining).into()));
                 }
             }
         }

@@ -8,9 +8,15 @@ use axum::{
     http::{StatusCode, header::AUTHORIZATION},
     routing::post,
 };
-use tonic::{Code, Status};
 
-use crate::{access::AccessControl, browsers, grpc::OperatorContext, telemetry, transport::Peer};
+use crate::{
+    access::{AccessControl, AuthError},
+    browsers,
+    grpc::OperatorContext,
+    request::{RequestError, bearer_token},
+    telemetry,
+    transport::Peer,
+};
 
 const PATH: &str = "/log-filter";
 const LENGTH_MAX: usize = 4_096;
@@ -39,9 +45,9 @@ async fn set(access: &AccessControl, request: Request) -> Result<Reply, Reply> {
     }
     let peer = parts.extensions.get::<Peer>();
     let authorization = parts.headers.get(AUTHORIZATION);
-    let authorization = authorization.map(|header| header.as_bytes());
-    let operator = OperatorContext::authorize(access, peer, authorization)
-        .map_err(|status| rejection(&status))?;
+    let bearer = authorization.map(|header| bearer_token(header.as_bytes()));
+    let operator =
+        OperatorContext::authorize(access, peer, bearer).map_err(|error| rejection(&error))?;
     let bad_request = |message: String| (StatusCode::BAD_REQUEST, message);
     let body = to_bytes(body, LENGTH_MAX).await;
     let body = body.map_err(|_| {
@@ -63,12 +69,14 @@ async fn set(access: &AccessControl, request: Request) -> Result<Reply, Reply> {
     Ok((StatusCode::OK, format!("log.filter is {filter}")))
 }
 
-fn rejection(status: &Status) -> Reply {
-    let codes = [
-        (Code::Unauthenticated, StatusCode::UNAUTHORIZED),
-        (Code::ResourceExhausted, StatusCode::TOO_MANY_REQUESTS),
-    ];
-    let code = codes.into_iter().find(|(code, _)| *code == status.code());
-    let code = code.map_or(StatusCode::FORBIDDEN, |(_, code)| code);
-    (code, status.message().to_owned())
+fn rejection(error: &RequestError) -> Reply {
+    let code = match error {
+        RequestError::Unauthenticated(AuthError::RateLimited(_)) => StatusCode::TOO_MANY_REQUESTS,
+        RequestError::Unauthenticated(_) => StatusCode::UNAUTHORIZED,
+        RequestError::Denied(..)
+        | RequestError::DeniedEverywhere(_)
+        | RequestError::Invalid(_)
+        | RequestError::Failed { .. } => StatusCode::FORBIDDEN,
+    };
+    (code, error.to_string())
 }

@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 use crate::{
     access::AccessControl,
     broker::Broker,
-    grpc,
     metrics::{BrokerStatus, Metrics},
+    request::{authenticate, bearer_token},
     transport::Peer,
 };
 use axum::{
@@ -33,8 +33,8 @@ pub(super) fn route(
         let (metrics, broker) = (metrics.clone(), Arc::clone(&broker));
         let peer = request.extensions().get::<Peer>();
         let authorization = request.headers().get(AUTHORIZATION);
-        let authorization = authorization.map(|header| header.as_bytes());
-        let caller = grpc::authenticate(&access, peer, authorization);
+        let bearer = authorization.map(|header| bearer_token(header.as_bytes()));
+        let caller = authenticate(&access, peer, bearer);
         async move {
             if caller.is_err() {
                 let how = [(WWW_AUTHENTICATE, "Bearer")];

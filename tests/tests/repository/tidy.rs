@@ -31,7 +31,7 @@ const LAYERS: [&[&str]; 9] = [
     &["store"],
     &["metrics", "telemetry"],
     &["access", "quotas", "transport"],
-    &["broker"],
+    &["broker", "request"],
     &["config"],
     &["grpc"],
     &[

@@ -1,54 +1,22 @@
-//! Validation of request fields, and the message for each violation.
+//! Validation of protobuf fields, and the message for each violation.
 
-use leasehold_proto::v1::{self as pb, LockMode, LockTarget};
+use leasehold_proto::v1::{self as pb, LockMode, LockRef, LockTarget};
 use prost::Message as _;
 use prost_types::Duration;
 
 use crate::{
-    grpc::status::{Rejection, VIOLATIONS_MAX, Violation},
-    lock::{
-        FencingToken, LeaseId, Limits, LockKey, LockName, Mode, Namespace, Owner, PERMITS_MAX,
-        RequestId, Target,
-    },
+    lock::{FencingToken, Limits, LockKey, Mode, Owner, PERMITS_MAX, RequestId, Target},
+    request::{FieldValidator, OWNER_ID_MAX_BYTES, REASON_MAX_BYTES},
 };
 
 const LABELS_MAX: usize = 16;
 const LABEL_KEY_MAX_BYTES: usize = 63;
-pub(super) const OWNER_ID_MAX_BYTES: usize = 256;
-pub(super) const REASON_MAX_BYTES: usize = 512;
 const OWNER_MAX_BYTES: usize = 1_024;
 /// The range of `google.protobuf.Duration`: about 10,000 years.
 const SECONDS_MAX: i64 = 315_576_000_000;
 const NANOS_MAX: i32 = 999_999_999;
 
-/// The violations found in a request so far.
-#[derive(Default)]
-pub(super) struct FieldValidator {
-    violations: Vec<Violation>,
-}
-
 impl FieldValidator {
-    pub(super) fn violation(&mut self, field: impl Into<String>, description: &'static str) {
-        self.violations.push(Violation {
-            field: field.into(),
-            description,
-        });
-    }
-
-    /// Returns true if an error has no room for further violations, so that the rest of a list
-    /// need not be checked.
-    pub(super) fn are_full(&self) -> bool {
-        self.violations.len() >= VIOLATIONS_MAX
-    }
-
-    /// Returns the decoded value if there are no violations.
-    pub(super) fn finish<T>(self, value: Option<T>) -> Result<T, Rejection> {
-        match (value, self.violations.is_empty()) {
-            (Some(value), true) => Ok(value),
-            (_, _) => Err(Rejection::Invalid(self.violations)),
-        }
-    }
-
     pub(super) fn required<T, R>(
         &mut self,
         field: &str,
@@ -62,16 +30,10 @@ impl FieldValidator {
         decode(self, value)
     }
 
-    pub(super) fn lock(&mut self, path: &str, namespace: &str, name: &str) -> Option<LockKey> {
-        let field_path = |field: &str| match path {
-            "" => field.to_owned(),
-            path => format!("{path}.{field}"),
-        };
-        let namespace = Namespace::parse(namespace)
-            .map_err(|problem| self.violation(field_path("namespace"), problem));
-        let name =
-            LockName::parse(name).map_err(|problem| self.violation(field_path("name"), problem));
-        Some(LockKey::new(namespace.ok()?, name.ok()?))
+    pub(super) fn required_lock(&mut self, lock: Option<LockRef>) -> Option<LockKey> {
+        self.required("lock", lock, |fields, lock| {
+            fields.lock("lock", &lock.namespace, &lock.name)
+        })
     }
 
     /// Decodes a lock and the mode in which it is acquired.
@@ -144,22 +106,15 @@ impl FieldValidator {
         }
     }
 
-    pub(super) fn request_id(&mut self, field: &str, text: &str) -> Option<RequestId> {
+    pub(super) fn request_id(&mut self, text: &str) -> Option<RequestId> {
         if text.is_empty() {
             return None;
         }
         let id = RequestId::parse(text);
         if id.is_none() {
-            self.violation(field, "must be a UUID");
+            self.violation("request_id", "must be a UUID");
         }
         id
-    }
-
-    /// Requires a request id, without which a call cannot be repeated.
-    pub(super) fn is_repeatable(&mut self, field: &str, request_id: &str) {
-        if request_id.is_empty() {
-            self.violation(field, "is required on a stream");
-        }
     }
 
     pub(super) fn attach_number(&mut self, number: i32) -> Option<u32> {
@@ -168,14 +123,6 @@ impl FieldValidator {
             self.violation("attach_number", "must be at least 1");
         }
         number
-    }
-
-    pub(super) fn lease_id(&mut self, field: &str, text: &str) -> Option<LeaseId> {
-        let lease_id = LeaseId::parse(text);
-        if lease_id.is_none() {
-            self.violation(field, "must be the id of a lease as it was received");
-        }
-        lease_id
     }
 
     pub(super) fn fencing_token(&mut self, field: &str, token: i64) -> Option<FencingToken> {
@@ -188,7 +135,7 @@ impl FieldValidator {
 
     fn nanos(&mut self, field: &str, duration: Duration) -> Option<i128> {
         let Duration { seconds, nanos } = duration;
-        let violation_count = self.violations.len();
+        let violation_count = self.violation_count();
         if !(-SECONDS_MAX..=SECONDS_MAX).contains(&seconds) {
             self.violation(
                 field,
@@ -200,14 +147,14 @@ impl FieldValidator {
         } else if seconds.signum() * i64::from(nanos.signum()) < 0 {
             self.violation(field, "nanos must have the sign of seconds");
         }
-        let is_legal = self.violations.len() == violation_count;
+        let is_legal = self.violation_count() == violation_count;
         is_legal.then(|| i128::from(seconds) * 1_000_000_000 + i128::from(nanos))
     }
 }
 
 /// Decodes an owner. Returns `None` if the owner is invalid.
 pub(super) fn owner(fields: &mut FieldValidator, owner: pb::Owner) -> Option<Owner> {
-    let violation_count = fields.violations.len();
+    let violation_count = fields.violation_count();
     match owner.id.len() {
         0 => fields.violation("owner.id", "must not be empty"),
         1..=OWNER_ID_MAX_BYTES => {}
@@ -222,7 +169,7 @@ pub(super) fn owner(fields: &mut FieldValidator, owner: pb::Owner) -> Option<Own
     let mut labels: Vec<_> = owner.labels.into_iter().collect();
     labels.sort();
     label_keys(fields, &labels);
-    let is_legal = fields.violations.len() == violation_count;
+    let is_legal = fields.violation_count() == violation_count;
     is_legal.then_some(Owner {
         id: owner.id,
         reason: owner.reason,

@@ -5,15 +5,22 @@ use std::collections::HashSet;
 
 use leasehold_proto::v1 as pb;
 
-use super::fields::FieldValidator;
 use crate::{
     access::Caller,
-    grpc::{authorization::RequestContext, status::Rejection},
-    lock::{
-        FencingToken, LOCKS_MAX, LeaseRef, LeaseToken, LockError, LockFailure, LockKey,
-        PresentedLease,
-    },
+    lock::{FencingToken, LOCKS_MAX, LeaseRef, LeaseToken, LockError, LockKey, PresentedLease},
+    request::{FieldValidator, RequestContext, RequestError},
 };
+
+/// Decodes the lease of a request that requires one. Returns `None` if the lease is invalid.
+pub(super) fn required(
+    fields: &mut FieldValidator,
+    lease: Option<pb::Lease>,
+    context: &RequestContext,
+) -> Option<PresentedLease> {
+    fields.required("lease", lease, |fields, lease| {
+        parse(fields, "lease", lease, context)
+    })
+}
 
 /// Decodes a lease. Returns `None` if the lease is invalid.
 pub(super) fn parse(
@@ -80,11 +87,10 @@ fn parse_grant(
 pub(super) fn verify_ownership(
     lease: PresentedLease,
     caller: &Caller,
-) -> Result<PresentedLease, Rejection> {
+) -> Result<PresentedLease, RequestError> {
     if lease.lease_token.lease_id(&caller.name) == lease.lease_id {
         return Ok(lease);
     }
-    let lock = lease.locks[0].lock.clone();
-    let error = LockError::NotHolder;
-    Err(Rejection::Failed(LockFailure { lock, error }))
+    let lock = &lease.locks[0].lock;
+    Err(LockError::NotHolder.for_lock(lock).into())
 }

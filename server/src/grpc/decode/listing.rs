@@ -4,10 +4,9 @@
 use data_encoding::BASE64URL_NOPAD;
 use leasehold_proto::v1::{ListLocksRequest, WatchLocksRequest};
 
-use super::fields::{FieldValidator, OWNER_ID_MAX_BYTES};
 use crate::{
-    grpc::status::{Rejection, Violation},
     lock::{ArgumentsHash, Filter, LockName, Namespace},
+    request::{FieldValidator, OWNER_ID_MAX_BYTES, RequestError, Violation},
     store::Cursor,
 };
 
@@ -23,7 +22,7 @@ pub(in crate::grpc) struct ListCall {
     pub(in crate::grpc) page_size: usize,
 }
 
-pub(in crate::grpc) fn list_locks(request: ListLocksRequest) -> Result<ListCall, Rejection> {
+pub(in crate::grpc) fn list_locks(request: ListLocksRequest) -> Result<ListCall, RequestError> {
     let mut fields = FieldValidator::default();
     let filter = filter(
         &mut fields,
@@ -59,7 +58,7 @@ pub(in crate::grpc) fn list_locks(request: ListLocksRequest) -> Result<ListCall,
 /// Decodes the filter of a watch. The boolean is true if the watch resumes an earlier one.
 pub(in crate::grpc) fn watch_locks(
     request: WatchLocksRequest,
-) -> Result<(Filter, bool), Rejection> {
+) -> Result<(Filter, bool), RequestError> {
     let mut fields = FieldValidator::default();
     let (namespace, prefix) = (request.namespace, request.name_prefix);
     let filter = filter(&mut fields, namespace, prefix, String::new());
@@ -101,8 +100,8 @@ fn filter(
 }
 
 /// Returns the error for a page token that is well-formed, but no longer refers to a position.
-pub(in crate::grpc) fn stale_token() -> Rejection {
-    Rejection::Invalid(vec![Violation {
+pub(in crate::grpc) fn stale_token() -> RequestError {
+    RequestError::Invalid(vec![Violation {
         field: PAGE_TOKEN.to_owned(),
         description: "belongs to a server that was removed or replaced: start again with the first \
                       page",

@@ -1,14 +1,15 @@
 //! Encoding of lease-stream events as response messages.
 
 use leasehold_proto::v1::{self as pb, HoldResponse, hold_response::Message as Response};
-use tonic::{Code, Status};
+use tonic::Code;
 
 use crate::{
     access::Verb,
     broker::lease_stream::{CallError, LeaseEndedReason, QueueUpdate, RenewedLease, StreamEvent},
-    grpc::{authorization::RequestContext, encode, status},
+    grpc::{encode, status::ErrorResponse},
     lock::HEARTBEAT_WHILE_WAITING_MS,
     recent_events::LeaseEndReason,
+    request::{RequestContext, RequestError},
 };
 
 pub(super) fn response(event: StreamEvent, context: &RequestContext) -> HoldResponse {
@@ -24,7 +25,7 @@ pub(super) fn response(event: StreamEvent, context: &RequestContext) -> HoldResp
             as_of_sequence: as_of,
         }),
         StreamEvent::Refused { call_id, error } => {
-            return refused(call_id, &status_of(error, context));
+            return refused(call_id, error_response(error, context));
         }
         StreamEvent::Attached {
             call_id,
@@ -122,42 +123,42 @@ fn extended(extended: RenewedLease) -> pb::LeaseExtended {
     }
 }
 
-pub(super) fn refused(call_id: i64, status: &Status) -> HoldResponse {
+pub(super) fn refused(call_id: i64, error: impl Into<ErrorResponse>) -> HoldResponse {
     HoldResponse {
-        message: Some(Response::Refused(status::rejected(call_id, status))),
+        message: Some(Response::Refused(error.into().into_refused(call_id))),
     }
 }
 
-fn status_of(error: CallError, context: &RequestContext) -> Status {
+fn error_response(error: CallError, context: &RequestContext) -> ErrorResponse {
     use pb::ErrorReason as Reason;
     match error {
-        CallError::Failed(failure) => context.redact_holders(failure).into(),
-        CallError::CallIdReused => status::with_reason(
+        CallError::Failed(failure) => RequestError::from(context.redact_holders(failure)).into(),
+        CallError::CallIdReused => ErrorResponse::new(
             Code::InvalidArgument,
             Reason::CallIdReused,
             "call_id is in use on this stream: choose another",
         ),
-        CallError::TooManyLeases => status::with_reason(
+        CallError::TooManyLeases => ErrorResponse::new(
             Code::ResourceExhausted,
             Reason::TooManyLeases,
             "the stream has 1000 leases and waiting calls, the maximum: open another stream",
         ),
-        CallError::TooManyCommands => status::with_reason(
+        CallError::TooManyCommands => ErrorResponse::new(
             Code::ResourceExhausted,
             Reason::QuotaExceeded,
             "1000 commands for this lease are in progress: wait for their responses",
         ),
-        CallError::NotHere => status::with_reason(
+        CallError::NotHere => ErrorResponse::new(
             Code::NotFound,
             Reason::LeaseNotFound,
             "the lease is not attached to this stream: attach it first",
         ),
-        CallError::Denied => status::with_reason(
+        CallError::Denied => ErrorResponse::new(
             Code::PermissionDenied,
             Reason::PermissionDenied,
             "the policy no longer allows you to acquire the lock",
         ),
-        CallError::Cancelled => status::with_reason(
+        CallError::Cancelled => ErrorResponse::new(
             Code::Cancelled,
             Reason::Cancelled,
             "the wait was cancelled: acquire again to join the end of the queue",

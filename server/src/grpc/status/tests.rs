@@ -1,9 +1,14 @@
 //! Tests that the longest errors are within the limits of gRPC clients.
 
+use tonic_types::StatusExt as _;
+
 use super::*;
-use crate::lock::{
-    Bound, CONTENTION_HOLDERS_MAX, FencingToken, Holder, LeaseId, LockName, Mode, NAME_MAX_BYTES,
-    Namespace, Owner,
+use crate::{
+    access::Verb,
+    lock::{
+        Bound, CONTENTION_HOLDERS_MAX, FencingToken, Holder, LeaseId, LockName, Mode,
+        NAME_MAX_BYTES, Namespace, Owner,
+    },
 };
 
 const DETAILS_MAX_BYTES: usize = 4_096;
@@ -14,6 +19,9 @@ const METADATA_MAX_BYTES: usize = 8_192;
 const OTHER_METADATA_BYTES: usize = 512;
 /// Maximum length of an operator's reason.
 const REASON_BYTES: usize = 512;
+/// The longest explanation in place of the text of an error.
+const EXPLANATION: &str = "the lock is held or waited for as an exclusive or shared lock, which has \
+                           no limit; set the limit when the lock is idle";
 /// A character whose UTF-8 encoding has the longest percent-encoding.
 const WIDE: &str = "\u{10ffff}";
 
@@ -72,12 +80,12 @@ fn longest_errors() -> Vec<LockError> {
     ]
 }
 
-fn violations(field: &str, count: usize) -> Vec<Violation> {
+fn invalid(field: &str, count: usize) -> RequestError {
     let violation = || Violation {
         field: field.to_owned(),
         description: "must be the id of a lease as it was received, which is not what is there now",
     };
-    std::iter::repeat_with(violation).take(count).collect()
+    RequestError::Invalid(std::iter::repeat_with(violation).take(count).collect())
 }
 
 /// Returns the size of the two texts of a response as they are sent:
@@ -94,22 +102,20 @@ fn sent_bytes(status: &Status) -> usize {
 #[test]
 fn the_longest_refusals_can_be_read() {
     let lock = longest_lock();
-    let errors = longest_errors();
-    let mut statuses: Vec<_> = errors
-        .iter()
-        .map(|error| from_lock_error(error, &lock))
-        .collect();
-    statuses.extend(errors.iter().map(|error| force_release_error(error, &lock)));
-    statuses.extend(errors.iter().map(|error| limit_not_set(error, &lock)));
-    statuses.extend(errors.iter().map(|error| from_error(error, None)));
-    statuses.push(denied(Verb::ForceRelease, &lock));
-    statuses.push(idle_lock(&lock));
+    let mut errors = vec![
+        RequestError::Denied(Verb::ForceRelease, lock.clone()),
+        RequestError::explained(LockError::LeaseNotFound, &lock, EXPLANATION),
+    ];
+    for error in longest_errors() {
+        errors.push(error.clone().for_lock(&lock).into());
+        errors.push(error.into());
+    }
     for field in ["lease.grants[63].target.namespace", &WIDE.repeat(1_000)] {
         for count in [1, VIOLATIONS_MAX, VIOLATIONS_MAX + 1, 1_000] {
-            statuses.push(invalid(violations(field, count)));
+            errors.push(invalid(field, count));
         }
     }
-    for status in statuses {
+    for status in errors.into_iter().map(Status::from) {
         let (message, details) = (status.message(), status.details().len());
         assert!(details < DETAILS_MAX_BYTES, "{details} bytes: {message}");
         let size = sent_bytes(&status) + OTHER_METADATA_BYTES;
@@ -125,7 +131,7 @@ fn the_first_violations_are_in_the_message() {
         (8, "; and more"),
         (20, "; and more"),
     ] {
-        let status = invalid(violations("field", count));
+        let status = Status::from(invalid("field", count));
         let bad_request = status.get_details_bad_request().expect("a BadRequest");
         assert_eq!(
             bad_request.field_violations.len(),

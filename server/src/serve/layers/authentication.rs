@@ -3,8 +3,13 @@
 //! extensions of the request.
 
 use axum::{extract::Request, http::header::AUTHORIZATION, response::Response};
+use tonic::Status;
 
-use crate::{access::AccessControl, grpc, transport::Peer};
+use crate::{
+    access::AccessControl,
+    request::{authenticate, bearer_token},
+    transport::Peer,
+};
 
 /// Path prefix of the health service, which needs no credentials: probes have none.
 const UNAUTHENTICATED_PREFIX: &str = "/grpc.health.v1.Health/";
@@ -19,13 +24,13 @@ pub(super) fn authentication(
         }
         let peer = request.extensions().get::<Peer>();
         let authorization = request.headers().get(AUTHORIZATION);
-        let authorization = authorization.map(|header| header.as_bytes());
-        match grpc::authenticate(&access, peer, authorization) {
+        let bearer = authorization.map(|header| bearer_token(header.as_bytes()));
+        match authenticate(&access, peer, bearer) {
             Ok(caller) => {
                 request.extensions_mut().insert(caller);
                 None
             }
-            Err(status) => Some(status.into_http()),
+            Err(error) => Some(Status::from(error).into_http()),
         }
     }
 }

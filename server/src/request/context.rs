@@ -1,0 +1,218 @@
+//! Authentication and authorization of requests. A caller is authenticated by its credentials, and
+//! each lock that a request names is checked against the rules before the broker is called.
+
+use std::net::{IpAddr, SocketAddr};
+
+use futures::stream::Stream;
+
+use super::RequestError;
+use crate::{
+    access::{AccessControl, AuthError, Caller, PresentedCredentials, Verb, WithdrawalReason},
+    lock::{Filter, Limits, LockError, LockFailure, LockKey},
+    transport::Peer,
+};
+
+const BEARER: &str = "Bearer ";
+
+/// The authenticated caller of a request, and the limits that apply to the request.
+#[derive(Debug, Clone)]
+pub struct RequestContext {
+    pub caller: Caller,
+    pub limits: Limits,
+    /// Address of the client; `None` only for a request without a connection.
+    pub peer: Option<SocketAddr>,
+    access: AccessControl,
+}
+
+impl RequestContext {
+    /// Returns the context of a caller that [`authenticate`] has returned.
+    ///
+    /// # Errors
+    /// If the caller's credential has been withdrawn since, because the request may arrive long
+    /// after its headers.
+    pub fn new(
+        access: &AccessControl,
+        limits: Limits,
+        caller: Caller,
+        peer: Option<&Peer>,
+    ) -> Result<Self, RequestError> {
+        let context = Self {
+            caller,
+            limits,
+            peer: peer.map(|peer| peer.address),
+            // Created before the credential is checked, so that no change after the check is
+            // missed.
+            access: access.from_now(),
+        };
+        context.check_credential()?;
+        Ok(context)
+    }
+
+    /// Authenticates the same caller with a newer token.
+    ///
+    /// # Errors
+    /// If the header `authorization` has no valid token, or one of another caller.
+    pub fn reauthenticate(&self, authorization: &str) -> Result<Caller, RequestError> {
+        let caller = self.access.authenticate(PresentedCredentials {
+            address: self.peer.map(client_ip),
+            certificate: None,
+            bearer: authorization.strip_prefix(BEARER),
+        })?;
+        match caller.name == self.caller.name {
+            true => Ok(caller),
+            false => Err(AuthError::InvalidCredential.into()),
+        }
+    }
+
+    /// Checks that the current rules still accept the caller's credential.
+    ///
+    /// # Errors
+    /// [`RequestError::Unauthenticated`] if they do not.
+    pub fn check_credential(&self) -> Result<(), RequestError> {
+        match self.is_still_valid() {
+            true => Ok(()),
+            false => Err(AuthError::InvalidCredential.into()),
+        }
+    }
+
+    /// Returns true if the current rules still accept the caller's credential.
+    pub fn is_still_valid(&self) -> bool {
+        self.access.is_still_valid(&self.caller)
+    }
+
+    /// Yields whenever the caller's access must be checked again.
+    pub fn changes(&self) -> impl Stream<Item = ()> + Send + use<> {
+        self.access.changes(&self.caller)
+    }
+
+    /// Waits until the caller may no longer use the verb on all of the locks, and returns the error
+    /// that reports it.
+    pub async fn until_withdrawn(&self, verb: Verb, locks: &[LockKey]) -> RequestError {
+        let is_allowed = || locks.iter().all(|lock| self.can(verb, lock));
+        self.until_rejected(is_allowed, || self.authorize(verb, locks))
+            .await
+    }
+
+    /// Waits until the caller may no longer use the verb on any lock, and returns the error that
+    /// reports it.
+    pub async fn until_withdrawn_everywhere(&self, verb: Verb) -> RequestError {
+        self.until_rejected(|| self.can_somewhere(verb), || self.authorize_any(verb))
+            .await
+    }
+
+    /// Waits until the credential is withdrawn, or both `is_allowed` and `authorize` reject.
+    async fn until_rejected(
+        &self,
+        is_allowed: impl Fn() -> bool,
+        authorize: impl Fn() -> Result<(), RequestError>,
+    ) -> RequestError {
+        loop {
+            let withdrawn = self.access.until_withdrawn(&self.caller, &is_allowed).await;
+            if withdrawn == WithdrawalReason::Credential {
+                return AuthError::InvalidCredential.into();
+            }
+            // Checked again to record the denial. The rules may have changed back in the meantime.
+            if let Err(error) = authorize() {
+                return error;
+            }
+        }
+    }
+
+    /// Checks that the caller may use the verb on all of the locks. Counts and logs a denial.
+    ///
+    /// # Errors
+    /// [`RequestError::Denied`] with the first lock that the rules forbid.
+    pub fn authorize<'a>(
+        &self,
+        verb: Verb,
+        locks: impl IntoIterator<Item = &'a LockKey>,
+    ) -> Result<(), RequestError> {
+        let denied = locks.into_iter().find(|lock| !self.can(verb, lock));
+        match denied {
+            Some(lock) => {
+                self.record_denial(verb, Some(lock));
+                Err(RequestError::Denied(verb, lock.clone()))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that the caller may use the verb on at least one lock; each lock is checked later.
+    /// Counts and logs a denial.
+    ///
+    /// # Errors
+    /// [`RequestError::DeniedEverywhere`] if the rules forbid the verb on all locks.
+    pub fn authorize_any(&self, verb: Verb) -> Result<(), RequestError> {
+        match self.can_somewhere(verb) {
+            true => Ok(()),
+            false => {
+                self.record_denial(verb, None);
+                Err(RequestError::DeniedEverywhere(verb))
+            }
+        }
+    }
+
+    fn record_denial(&self, verb: Verb, lock: Option<&LockKey>) {
+        let address = self.peer.map(client_ip);
+        self.access.record_denial(&self.caller, address, verb, lock);
+    }
+
+    /// Returns true if the caller may use the verb on the lock.
+    pub fn can(&self, verb: Verb, lock: &LockKey) -> bool {
+        self.access.allows(&self.caller, verb, lock)
+    }
+
+    /// Returns true if the caller may use the verb on at least one lock.
+    pub fn can_somewhere(&self, verb: Verb) -> bool {
+        self.access.allows_some(&self.caller, verb)
+    }
+
+    /// Returns true if a list or watch with `filter` may include the lock. A filter by owner
+    /// requires the verb `observe`, so that callers without it cannot search for owners.
+    pub fn is_visible(&self, filter: &Filter, lock: &LockKey) -> bool {
+        self.can(Verb::List, lock) && (filter.owner_id.is_empty() || self.can(Verb::Observe, lock))
+    }
+
+    /// Removes the holders from the error unless the caller may observe the lock.
+    pub fn redact_holders(&self, mut failure: LockFailure) -> LockFailure {
+        if let LockError::Held(contention) | LockError::WaitTimeout(contention) = &mut failure.error
+            && !self.can(Verb::Observe, &failure.lock)
+        {
+            contention.holders.clear();
+        }
+        failure
+    }
+}
+
+/// Authenticates a caller by its connection and its bearer token.
+///
+/// # Errors
+/// If the credentials are missing or invalid, or have been tried too often. The failure has been
+/// counted and logged.
+pub fn authenticate(
+    access: &AccessControl,
+    peer: Option<&Peer>,
+    bearer: Option<&str>,
+) -> Result<Caller, RequestError> {
+    let caller = access.authenticate(PresentedCredentials {
+        address: peer.map(|peer| client_ip(peer.address)),
+        certificate: peer.and_then(|peer| peer.certificate.as_ref()),
+        bearer,
+    })?;
+    if let Some(peer) = peer {
+        peer.mark_admitted();
+    }
+    Ok(caller)
+}
+
+/// Returns the bearer token of the header `authorization`. An unreadable header counts as an invalid
+/// token, not as a missing one.
+pub fn bearer_token(authorization: &[u8]) -> &str {
+    let header = str::from_utf8(authorization).ok();
+    let token = header.and_then(|header| header.strip_prefix(BEARER));
+    token.unwrap_or_default()
+}
+
+fn client_ip(address: SocketAddr) -> IpAddr {
+    address.ip().to_canonical()
+}
