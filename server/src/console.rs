@@ -28,7 +28,7 @@ use tokio::time::Instant;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::{change_feed::ChangeFeed, csrf::CsrfTokens, lock_counts::LockCounter};
-use crate::{grpc::ConsoleBackend, quotas::SharedQuota};
+use crate::{inspection::InspectionService, quotas::SharedQuota};
 
 /// Maximum number of pages that receive live updates. Further pages update when they are reloaded.
 const LIVE_PAGES_MAX: usize = 64;
@@ -39,7 +39,7 @@ const FORM_MAX_BYTES: usize = 16 * 1_024;
 
 /// The dependencies of the operator console.
 pub(crate) struct ConsoleDependencies {
-    pub(crate) backend: ConsoleBackend,
+    pub(crate) service: InspectionService,
     /// A short description of the store and its address.
     pub(crate) store: String,
     /// Stops the background tasks of the console.
@@ -48,7 +48,7 @@ pub(crate) struct ConsoleDependencies {
 
 /// The state that all requests share.
 struct ConsoleState {
-    backend: ConsoleBackend,
+    service: InspectionService,
     store: String,
     started_at: Instant,
     csrf_tokens: CsrfTokens,
@@ -62,7 +62,7 @@ type SharedState = Arc<ConsoleState>;
 /// Creates the routes of the console, which are merged with the other routes of the listener.
 pub(crate) fn router(dependencies: ConsoleDependencies) -> Router {
     let ConsoleDependencies {
-        backend,
+        service,
         store,
         stop,
     } = dependencies;
@@ -74,7 +74,7 @@ pub(crate) fn router(dependencies: ConsoleDependencies) -> Router {
         lock_counter: LockCounter::new(tasks.clone(), stop.clone()),
         change_feed: ChangeFeed::new(tasks, stop),
         live_updates: SharedQuota::new(LIVE_PAGES_PER_CALLER_MAX, LIVE_PAGES_MAX),
-        backend,
+        service,
     });
     Router::new()
         .route("/", get(overview::show))

@@ -1,7 +1,5 @@
 //! gRPC API: decodes and authorizes each request, calls the broker, and encodes the result.
 
-mod admin;
-mod console;
 mod deadline;
 mod decode;
 mod delivery;
@@ -11,14 +9,11 @@ mod encode;
 pub(crate) mod fuzzing;
 mod hold;
 mod inspection;
-mod listing;
-mod operator;
 pub(crate) mod rpc_spans;
 mod status;
 mod wait_limit;
-mod watch_stream;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use futures::stream::BoxStream;
 use leasehold_proto::v1::{
@@ -29,19 +24,17 @@ use leasehold_proto::v1::{
     inspection_service_server::InspectionServiceServer,
     lock_service_server::{LockService, LockServiceServer},
 };
+use prost::{Message as _, encoding::encoded_len_varint};
 use tokio::sync::watch;
 use tonic::{Request, Response, Status, Streaming};
 
-pub(crate) use self::operator::OperatorContext;
-use self::wait_limit::ConnectionWaitLimiter;
-pub use self::{
-    console::{ConsoleBackend, ConsoleError, ConsoleUser},
-    delivery::DeliveryConfirmation,
-};
+pub use self::delivery::DeliveryConfirmation;
+use self::{inspection::InspectionServiceImpl, wait_limit::ConnectionWaitLimiter};
 use crate::{
     access::{AccessControl, AuthError, Caller, Verb},
     broker::{Broker, Delivery, spans},
     config::{Http2, ReloadableConfig},
+    inspection::{InspectionService, PageBounds},
     lock::{AcquireCall, ExpectedAttachment, Lease, LeaseRef, LockError, LockFailure},
     request::{RequestContext, RequestError},
     trace::{Span, Tracing},
@@ -69,37 +62,36 @@ pub fn lock_service(
         .max_encoding_message_size(to_usize(http2.max_reply))
 }
 
-/// Creates the `InspectionService` of `broker`. `access` controls access.
+/// Creates the `InspectionService` of the API.
 pub fn inspection_service(
-    broker: Broker,
-    access: AccessControl,
-    live: watch::Receiver<ReloadableConfig>,
+    service: InspectionService,
     http2: &Http2,
 ) -> InspectionServiceServer<impl pb::inspection_service_server::InspectionService> {
-    InspectionServiceServer::new(inspection::InspectionServiceImpl {
-        broker,
-        access,
-        live,
-        max_reply: to_usize(http2.max_reply),
-    })
-    .max_decoding_message_size(to_usize(http2.max_request))
-    .max_encoding_message_size(to_usize(http2.max_reply))
+    InspectionServiceServer::new(InspectionServiceImpl(service))
+        .max_decoding_message_size(to_usize(http2.max_request))
+        .max_encoding_message_size(to_usize(http2.max_reply))
 }
 
-/// Creates the `AdminService`, whose calls fail until `broker` is set.
+/// Creates the `AdminService` of the API.
 pub fn admin_service(
-    broker: Arc<OnceLock<Broker>>,
-    access: AccessControl,
-    live: watch::Receiver<ReloadableConfig>,
+    service: InspectionService,
     http2: &Http2,
 ) -> AdminServiceServer<impl pb::admin_service_server::AdminService> {
-    AdminServiceServer::new(admin::AdminServiceImpl {
-        broker,
-        access,
-        live,
-    })
-    .max_decoding_message_size(to_usize(http2.max_request))
-    .max_encoding_message_size(to_usize(http2.max_reply))
+    AdminServiceServer::new(InspectionServiceImpl(service))
+        .max_decoding_message_size(to_usize(http2.max_request))
+        .max_encoding_message_size(to_usize(http2.max_reply))
+}
+
+/// Returns the bounds with which a page of a list fits into a reply.
+pub fn page_bounds(http2: &Http2) -> PageBounds {
+    PageBounds {
+        max_bytes: to_usize(http2.max_reply),
+        size: |entry| {
+            // A tag, a length, and the encoded lock.
+            let length = encode::listed_lock(entry).encoded_len();
+            1 + encoded_len_varint(u64::try_from(length).unwrap_or(u64::MAX)) + length
+        },
+    }
 }
 
 /// Returns the caller of a request, which was authenticated by its headers, and its connection.

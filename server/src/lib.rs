@@ -13,6 +13,7 @@ mod file_watch;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 pub mod grpc;
+pub mod inspection;
 pub mod lock;
 pub mod metrics;
 pub mod quotas;

@@ -239,7 +239,7 @@ pub struct Contention {
 }
 
 /// The state of a lock, as returned by an inspection.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct LockState {
     /// Holders in no particular order, at most [`INSPECT_ENTRIES_MAX`].
     pub holders: Vec<Holder>,
@@ -256,6 +256,13 @@ pub struct LockState {
 }
 
 impl LockState {
+    /// Returns the mode of the first holder, or of the first waiter if there is no holder.
+    pub fn mode(&self) -> Mode {
+        let mut modes = self.holders.iter().map(|holder| holder.mode);
+        let waiter = self.waiters.first().map(|waiter| waiter.mode);
+        modes.next().or(waiter).unwrap_or(Mode::Exclusive)
+    }
+
     /// Returns true if the lock has no holder, no waiter and no lock delay in effect.
     pub fn is_idle(&self) -> bool {
         self.holder_count == 0 && self.queue_length == 0 && self.lock_delay_remaining_ms == 0

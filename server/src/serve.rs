@@ -38,8 +38,8 @@ use crate::{
     access::{AccessControl, RulesReloader},
     broker::{Broker, lease_stream::StreamAge},
     config::{Config, Http2, StoreSettings},
-    console,
-    grpc::{self, ConsoleBackend},
+    console, grpc,
+    inspection::InspectionService,
     lock::BrokerId,
     metrics::Listener,
     quotas::Quotas,
@@ -163,19 +163,20 @@ async fn serve(
             tls.watch_files().await;
         }
     };
+    let inspection = InspectionService::new(
+        Arc::clone(&broker),
+        access.clone(),
+        config.live.subscribe(),
+        grpc::page_bounds(&config.http2),
+    );
     let console = console::router(console::ConsoleDependencies {
-        backend: ConsoleBackend::new(
-            Arc::clone(&broker),
-            access.clone(),
-            config.live.subscribe(),
-            &config.http2,
-        ),
+        service: inspection.clone(),
         store: config.store.description(),
         stop: stop.clone(),
     });
-    let operators = admin_router(&edge, &broker, console)
+    let operators = admin_router(&edge, &inspection, console)
         .serve_with_incoming_shutdown(probes.connections(), stop.clone().cancelled_owned());
-    let callers = serve_api(&edge, calls, &broker, shutdown);
+    let callers = serve_api(&edge, calls, &inspection, &broker, shutdown);
     tokio::select! {
         ended = callers => ended,
         ended = operators => ended.map_err(RunError::from),
@@ -186,6 +187,7 @@ async fn serve(
 async fn serve_api(
     edge: &EdgeDependencies<'_>,
     calls: Incoming,
+    inspection: &InspectionService,
     started: &OnceLock<Broker>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), RunError> {
@@ -213,7 +215,7 @@ async fn serve_api(
     });
     edge.access.denials().attach_history(broker.history());
     let api = |server, stop: &CancellationToken| {
-        let router = api_router(server, edge, broker)?;
+        let router = api_router(server, edge, inspection, broker)?;
         let stopped = stop.clone().cancelled_owned();
         let served = router.serve_with_incoming_shutdown(calls.connections(), stopped);
         Ok::<_, RunError>(served)
@@ -290,6 +292,7 @@ async fn wait_for_store(store: &dyn Store, health: &Health) {
 fn api_router(
     mut server: Server,
     edge: &EdgeDependencies<'_>,
+    inspection: &InspectionService,
     broker: &Broker,
 ) -> Result<Router, RunError> {
     let (config, access) = (edge.config, edge.access);
@@ -299,21 +302,16 @@ fn api_router(
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
     };
-    let (live, http2) = (|| config.live.subscribe(), &config.http2);
+    let http2 = &config.http2;
     let mut routes = Routes::new(edge.health.service())
         .add_service(grpc::lock_service(
             broker.clone(),
             access.clone(),
-            live(),
+            config.live.subscribe(),
             edge.tracing.clone(),
             http2,
         ))
-        .add_service(grpc::inspection_service(
-            broker.clone(),
-            access.clone(),
-            live(),
-            http2,
-        ));
+        .add_service(grpc::inspection_service(inspection.clone(), http2));
     // Reflection is offered only if callers need no credentials.
     if !access.requires_authentication() {
         routes = routes
@@ -321,24 +319,23 @@ fn api_router(
             .add_service(reflection().build_v1alpha()?);
     }
     if config.dev {
-        let broker = Arc::new(broker.clone().into());
-        routes = routes.add_service(grpc::admin_service(broker, access.clone(), live(), http2));
+        routes = routes.add_service(grpc::admin_service(inspection.clone(), http2));
     }
     Ok(server.add_routes(wrap_api(wrap_grpc(routes, edge)).into()))
 }
 
 fn admin_router(
     edge: &EdgeDependencies<'_>,
-    broker: &Arc<OnceLock<Broker>>,
+    inspection: &InspectionService,
     console: axum::Router,
 ) -> Router {
-    let (config, access, health) = (edge.config, edge.access, edge.health);
-    let (live, http2) = (config.live.subscribe(), &config.http2);
-    let admin = grpc::admin_service(Arc::clone(broker), access.clone(), live, http2);
+    let (config, health) = (edge.config, edge.health);
+    let http2 = &config.http2;
+    let admin = grpc::admin_service(inspection.clone(), http2);
     let services = Routes::new(health.service()).add_service(admin);
     let plain = health_routes::routes(health)
-        .merge(metrics_route::route(&config.metrics, access, broker))
-        .merge(log_filter::route(access))
+        .merge(metrics_route::route(&config.metrics, inspection))
+        .merge(log_filter::route(inspection))
         .merge(console);
     let routes = wrap_grpc(services, edge).merge(wrap_http(plain));
     let routes = wrap_admin(routes.fallback(health_routes::nothing_here), edge);

@@ -9,6 +9,7 @@ use std::{
     sync::OnceLock,
 };
 
+pub(crate) use leasehold_proto::text::plain;
 use tracing_subscriber::{EnvFilter, Registry, fmt, prelude::*, reload};
 
 use self::lines::LineFormat;

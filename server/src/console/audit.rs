@@ -2,7 +2,6 @@
 
 use askama::Template;
 use axum::{extract::State, response::Response};
-use leasehold_proto::text::plain;
 
 use super::{
     SharedState,
@@ -12,8 +11,9 @@ use super::{
 };
 use crate::{
     access::Verb,
-    grpc::ConsoleUser,
     recent_events::{AuditEvent, AuditEventKind, LeaseEnd, LeaseEndReason},
+    request::{RequestContext, RequestError},
+    telemetry::plain,
 };
 
 /// Maximum number of rows of each table. The log contains all events.
@@ -56,12 +56,11 @@ pub(super) async fn show(
     AuthenticatedUser(user): AuthenticatedUser,
 ) -> Result<Response, ErrorPage> {
     let broker = require_broker(&console, &user)?;
-    let may_operate = user.can_operate().map_err(ErrorPage::from);
-    may_operate.map_err(|error_page| error_page.with_user(&user))?;
+    authorize(&user).map_err(|error| ErrorPage::from(error).with_user(&user))?;
     let events = broker.history().audit_events();
     let events = events.iter().filter(|event| is_visible(event, &user));
     let losses = broker.history().losses();
-    let losses = losses.iter().filter(|end| user.can_list(&end.lock));
+    let losses = losses.iter().filter(|end| user.can(Verb::List, &end.lock));
     let losses = losses.map(|end| EndRow::new(end, user.can(Verb::Observe, &end.lock)));
     let layout = Layout::new(&console, &user, "Audit", "audit");
     Ok(render(&AuditPage {
@@ -71,11 +70,21 @@ pub(super) async fn show(
     }))
 }
 
+/// Checks that the user may list, observe or operate at least one lock. Permission to acquire locks
+/// is not sufficient.
+pub(super) fn authorize(user: &RequestContext) -> Result<(), RequestError> {
+    let verbs = [Verb::Observe, Verb::ForceRelease, Verb::Admin];
+    match verbs.into_iter().any(|verb| user.can_somewhere(verb)) {
+        true => Ok(()),
+        false => user.authorize_any(Verb::List),
+    }
+}
+
 /// Returns true if the user may see the event. An event about a lock requires the verbs `list` and
 /// `observe` for the lock. Other events require `force_release` or `admin` for any lock.
-fn is_visible(event: &AuditEvent, user: &ConsoleUser) -> bool {
+fn is_visible(event: &AuditEvent, user: &RequestContext) -> bool {
     match &event.lock {
-        Some(lock) => user.can_list(lock) && user.can(Verb::Observe, lock),
+        Some(lock) => user.can(Verb::List, lock) && user.can(Verb::Observe, lock),
         None => user.can_somewhere(Verb::ForceRelease) || user.can_somewhere(Verb::Admin),
     }
 }
@@ -98,7 +107,7 @@ impl AuditRow {
             at: time(event.at),
             what,
             css_class,
-            lock: event.lock.as_ref().map(Link::to_key),
+            lock: event.lock.as_ref().map(Link::to_lock),
             lease_id: lease_id.map(ToString::to_string).unwrap_or_default(),
             caller: plain(caller),
             peer: plain(&event.peer),
@@ -126,7 +135,7 @@ impl EndRow {
         let owner = end.owner.as_ref().filter(|_| may_see);
         Self {
             at: time(end.at),
-            lock: Link::to_key(&end.lock),
+            lock: Link::to_lock(&end.lock),
             how,
             css_class,
             owner: owner.map(|owner| Link::to_owner(&owner.id)),

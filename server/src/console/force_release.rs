@@ -1,14 +1,11 @@
 //! Handler of the form to revoke a lease, which checks the origin and the CSRF token before it
-//! calls `ForceReleaseLease`.
-
-use std::time::Duration;
+//! revokes the lease.
 
 use axum::{
     extract::{Form, FromRequest as _, Request, State},
     http::StatusCode,
     response::{IntoResponse as _, Redirect, Response},
 };
-use leasehold_proto::v1::{ForceReleaseLeaseRequest, LockRef};
 use serde::Deserialize;
 
 use super::{
@@ -18,7 +15,11 @@ use super::{
     lock::notice_address,
     security::is_same_origin,
 };
-use crate::browsers::host;
+use crate::{
+    browsers::host,
+    lock::{RevokeCommand, RevokeMode},
+    request::{FieldValidator, RequestError},
+};
 
 /// Maximum grace period of the form in seconds; the API allows longer ones.
 const GRACE_MAX_S: u64 = 3_600;
@@ -52,7 +53,7 @@ pub(super) async fn force_release(
         reject(StatusCode::BAD_REQUEST, message)
     })?;
     let scope = TokenScope {
-        user: user.name(),
+        user: &user.caller.name,
         namespace: &form.namespace,
         name: &form.name,
         lease_id: &form.lease_id,
@@ -74,20 +75,29 @@ pub(super) async fn force_release(
     })?;
     let done = if grace > 0 { "asked" } else { "revoked" };
     let return_address = notice_address(&form.namespace, &form.name, done);
-    let request = ForceReleaseLeaseRequest {
-        lease_id: form.lease_id,
-        reason: form.reason.trim().to_owned(),
-        grace: Duration::from_secs(grace)
-            .try_into()
-            .ok()
-            .filter(|_| grace > 0),
-        lock: Some(LockRef {
-            namespace: form.namespace,
-            name: form.name,
-        }),
-        ..ForceReleaseLeaseRequest::default()
+    let result = match form.into_command(grace * 1_000) {
+        Ok(command) => console.service.revoke(&user, &command).await,
+        Err(error) => Err(error),
     };
-    let result = console.backend.force_release(&user, request).await;
     result.map_err(|error| ErrorPage::from(error).with_user(&user))?;
     Ok(Redirect::to(&return_address).into_response())
+}
+
+impl ForceReleaseForm {
+    fn into_command(self, grace_ms: u64) -> Result<RevokeCommand, RequestError> {
+        let reason = self.reason.trim().to_owned();
+        let mut fields = FieldValidator::default();
+        let lock = fields.lock("lock", &self.namespace, &self.name);
+        let lease_id = fields.lease_id("lease_id", &self.lease_id);
+        fields.revoke_reason(&reason);
+        let (lock, lease_id) = fields.finish(lock.zip(lease_id))?;
+        Ok(RevokeCommand {
+            lock,
+            lease_id,
+            reason,
+            grace_ms,
+            lock_delay_ms: None,
+            mode: RevokeMode::Graceful,
+        })
+    }
 }

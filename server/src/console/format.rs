@@ -5,10 +5,11 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use leasehold_proto::text::plain;
-
-use crate::lock::LockKey;
-use crate::time::{millis, now_unix_millis};
+use crate::{
+    lock::LockKey,
+    telemetry::plain,
+    time::{millis, now_unix_millis},
+};
 
 const MINUTE: u64 = 60;
 const HOUR: u64 = 60 * MINUTE;
@@ -30,15 +31,12 @@ pub(super) struct Moment {
 }
 
 impl Link {
-    pub(super) fn to_lock(namespace: &str, name: &str) -> Self {
+    pub(super) fn to_lock(lock: &LockKey) -> Self {
+        let fields = [("namespace", lock.namespace()), ("name", lock.name())];
         Self {
-            href: href("/lock", &[("namespace", namespace), ("name", name)]),
-            text: plain(&format!("{namespace}/{name}")),
+            href: href("/lock", &fields),
+            text: plain(&lock.to_string()),
         }
-    }
-
-    pub(super) fn to_key(lock: &LockKey) -> Self {
-        Self::to_lock(lock.namespace(), lock.name())
     }
 
     pub(super) fn to_owner(id: &str) -> Self {
@@ -111,15 +109,10 @@ pub(super) fn time(at: SystemTime) -> String {
     }
 }
 
-/// Returns the milliseconds of a timestamp or duration of the API; 0 if it is negative.
-pub(super) fn ms_of(seconds: i64, nanos: i32) -> u64 {
-    let ms = i128::from(seconds) * 1_000 + i128::from(nanos) / 1_000_000;
-    u64::try_from(ms.max(0)).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::stub::lock;
 
     #[test]
     fn spans_are_short() {
@@ -136,7 +129,7 @@ mod tests {
 
     #[test]
     fn links_carry_any_name() {
-        let link = Link::to_lock("default", "a&b=c/<d>\"ü");
+        let link = Link::to_lock(&lock("a&b=c/<d>\"ü"));
         assert_eq!(
             link.href,
             "/lock?namespace=default&name=a%26b%3Dc%2F%3Cd%3E%22%C3%BC"

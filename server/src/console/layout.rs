@@ -11,12 +11,14 @@ use axum::{
     response::{Html, IntoResponse, Response},
 };
 use data_encoding::BASE64;
-use leasehold_proto::text::plain;
 
 use super::{ConsoleState, SharedState};
 use crate::{
+    access::AuthError,
     broker::Broker,
-    grpc::{ConsoleError, ConsoleUser},
+    lock::LockError,
+    request::{RequestContext, RequestError},
+    telemetry::plain,
     transport::Peer,
 };
 
@@ -26,7 +28,7 @@ const CHALLENGE: HeaderValue = HeaderValue::from_static(
 );
 
 /// An authenticated user.
-pub(super) struct AuthenticatedUser(pub(super) ConsoleUser);
+pub(super) struct AuthenticatedUser(pub(super) RequestContext);
 
 /// The layout of each page.
 pub(super) struct Layout {
@@ -64,9 +66,9 @@ impl FromRequestParts<SharedState> for AuthenticatedUser {
         parts: &mut Parts,
         console: &SharedState,
     ) -> Result<Self, ErrorPage> {
-        let peer = parts.extensions.get::<Peer>().cloned();
+        let peer = parts.extensions.get::<Peer>();
         let credential = token(&parts.headers);
-        let result = console.backend.authenticate(peer, credential.as_deref());
+        let result = console.service.authenticate(peer, credential.as_deref());
         result.map(Self).map_err(|error| ErrorPage {
             title: "Authentication required",
             ..error.into()
@@ -92,11 +94,11 @@ fn token(headers: &HeaderMap) -> Option<String> {
 impl Layout {
     pub(super) fn new(
         console: &ConsoleState,
-        user: &ConsoleUser,
+        user: &RequestContext,
         title: impl Into<String>,
         entry: &'static str,
     ) -> Self {
-        let broker = console.backend.broker();
+        let broker = console.service.broker();
         Self {
             title: title.into(),
             entry,
@@ -134,19 +136,57 @@ impl ErrorPage {
     }
 
     /// Sets the name of the user.
-    pub(super) fn with_user(self, user: &ConsoleUser) -> Self {
+    pub(super) fn with_user(self, user: &RequestContext) -> Self {
         let user = Some(display_name(user));
         Self { user, ..self }
     }
 }
 
-impl From<ConsoleError> for ErrorPage {
-    fn from(error: ConsoleError) -> Self {
-        let status = StatusCode::from_u16(error.status);
-        Self::new(
-            status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
-            error.message,
-        )
+impl From<RequestError> for ErrorPage {
+    fn from(error: RequestError) -> Self {
+        let status = match &error {
+            RequestError::Unauthenticated(AuthError::RateLimited(_)) => {
+                StatusCode::TOO_MANY_REQUESTS
+            }
+            RequestError::Unauthenticated(_) => StatusCode::UNAUTHORIZED,
+            RequestError::Invalid(_) => StatusCode::BAD_REQUEST,
+            RequestError::Denied(..) | RequestError::DeniedEverywhere(_) => StatusCode::FORBIDDEN,
+            RequestError::Failed { error, .. } => status_of(error),
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+/// Returns the HTTP status of a failed operation, which corresponds to its gRPC code.
+fn status_of(error: &LockError) -> StatusCode {
+    match error {
+        LockError::RequestIdReused => StatusCode::BAD_REQUEST,
+        LockError::LeaseNotFound => StatusCode::NOT_FOUND,
+        LockError::Held(_)
+        | LockError::WaitTimeout(_)
+        | LockError::StillQueued
+        | LockError::LeaseExpired
+        | LockError::LeaseReleased
+        | LockError::LeaseRevoked { .. }
+        | LockError::MaxHold
+        | LockError::NotHolder
+        | LockError::StaleToken { .. }
+        | LockError::LimitMismatch { .. }
+        | LockError::UpgradeDenied
+        | LockError::StaleAttach
+        | LockError::Unsupported(_) => StatusCode::CONFLICT,
+        LockError::TooManyEntries
+        | LockError::TooManyLocks
+        | LockError::QuotaExceeded(_)
+        | LockError::QueueFull
+        | LockError::StoreFull => StatusCode::TOO_MANY_REQUESTS,
+        LockError::TooManyAttempts
+        | LockError::Overloaded
+        | LockError::StoreUnavailable
+        | LockError::StoreRecovering { .. }
+        | LockError::Draining => StatusCode::SERVICE_UNAVAILABLE,
+        LockError::Cancelled => StatusCode::GATEWAY_TIMEOUT,
+        LockError::StoreCorrupt | LockError::Internal => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
 
@@ -184,17 +224,17 @@ pub(super) fn render(template: &impl Template) -> Response {
 /// Returns the broker, or an error page before the broker has started.
 pub(super) fn require_broker<'a>(
     console: &'a ConsoleState,
-    user: &ConsoleUser,
+    user: &RequestContext,
 ) -> Result<&'a Broker, ErrorPage> {
-    console.backend.broker().ok_or_else(|| {
+    console.service.broker().ok_or_else(|| {
         let message =
             "This replica is starting: its store has not answered yet. Try again in a few seconds.";
         ErrorPage::new(StatusCode::SERVICE_UNAVAILABLE, message).with_user(user)
     })
 }
 
-fn display_name(user: &ConsoleUser) -> String {
-    match &**user.name() {
+fn display_name(user: &RequestContext) -> String {
+    match &*user.caller.name {
         "" => "authentication is not required".to_owned(),
         name => plain(name),
     }

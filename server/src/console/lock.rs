@@ -3,12 +3,8 @@
 use askama::Template;
 use axum::{
     extract::{Query, State},
-    http::{HeaderValue, StatusCode, header::REFERRER_POLICY},
+    http::{HeaderValue, header::REFERRER_POLICY},
     response::Response,
-};
-use leasehold_proto::{
-    text::plain,
-    v1::{self as pb, GetLockRequest},
 };
 use serde::Deserialize;
 
@@ -16,15 +12,16 @@ use super::{
     ConsoleState, SharedState,
     audit::EndRow,
     csrf::TokenScope,
-    format::{Link, Moment, href, ms_of},
+    format::{Link, Moment, href},
     layout::{AuthenticatedUser, ErrorPage, Layout, render, require_broker},
-    locks::{mode, state},
+    locks::{holder_mode, lock_mode, state_name},
     sse::{View, updates_address},
 };
 use crate::{
     access::Verb,
-    grpc::ConsoleUser,
-    lock::{LockKey, LockName, Namespace},
+    lock::{Holder, LockKey, LockState, WaiterInfo},
+    request::{FieldValidator, RequestContext},
+    telemetry::plain,
 };
 
 /// Maximum number of lease ends on the page.
@@ -52,13 +49,13 @@ struct LockPage {
     namespace: String,
     state: &'static str,
     mode: String,
-    last_token: i64,
+    last_token: u64,
     holders: Vec<HolderRow>,
     /// Number of holders, if not all of them are listed.
-    all_holders: Option<i32>,
+    all_holders: Option<u32>,
     waiters: Vec<WaiterRow>,
     /// Number of waiters, if not all of them are listed.
-    all_waiters: Option<i32>,
+    all_waiters: Option<u32>,
     ends: Vec<EndRow>,
     notice: &'static str,
     may_take: bool,
@@ -72,7 +69,7 @@ struct HolderRow {
     mode: String,
     since: Moment,
     left: Moment,
-    token: i64,
+    token: u64,
     lease_id: String,
     take: String,
 }
@@ -103,23 +100,19 @@ pub(super) async fn show(
     Query(query): Query<LockQuery>,
 ) -> Result<Response, ErrorPage> {
     let broker = require_broker(&console, &user)?;
-    let request = GetLockRequest {
-        namespace: query.namespace.clone(),
-        name: query.name.clone(),
+    let mut fields = FieldValidator::default();
+    let key = fields.lock("", &query.namespace, &query.name);
+    let lock = match fields.finish(key) {
+        Ok(key) => {
+            let state = console.service.get(&user, &key).await;
+            state.map(|state| (key, state))
+        }
+        Err(error) => Err(error),
     };
-    let lock = match console.backend.get_lock(&user, request).await {
-        Ok(lock) => Some(lock),
-        // A lock without holders and waiters has a page as well.
-        Err(error) if error.status == 404 => None,
-        Err(error) => return Err(ErrorPage::from(error).with_user(&user)),
-    };
-    let key = lock_key(&query).ok_or_else(|| {
-        let message = "The URL does not contain a valid lock name.";
-        ErrorPage::new(StatusCode::BAD_REQUEST, message).with_user(&user)
-    })?;
+    let (key, state) = lock.map_err(|error| ErrorPage::from(error).with_user(&user))?;
     let ends = broker.history().ends_of(&key, ENDS_MAX);
     let ends = ends.iter().map(|end| EndRow::new(end, true)).collect();
-    let page = LockPage::new(&console, &user, &query, &key, lock, ends);
+    let page = LockPage::new(&console, &user, &query, &key, state, ends);
     let mut response = render(&page);
     if page.form.is_some() {
         // With the policy `no-referrer`, a browser without `Sec-Fetch-Site` sends the form with the
@@ -128,11 +121,6 @@ pub(super) async fn show(
         response.headers_mut().insert(REFERRER_POLICY, policy);
     }
     Ok(response)
-}
-
-fn lock_key(query: &LockQuery) -> Option<LockKey> {
-    let namespace = Namespace::parse(&query.namespace).ok()?;
-    Some(LockKey::new(namespace, LockName::parse(&query.name).ok()?))
 }
 
 /// Returns the address of a lock's page, with a notice about the operator action `done`.
@@ -144,46 +132,42 @@ pub(super) fn notice_address(namespace: &str, name: &str, done: &str) -> String 
 impl LockPage {
     fn new(
         console: &ConsoleState,
-        user: &ConsoleUser,
+        user: &RequestContext,
         query: &LockQuery,
         key: &LockKey,
-        lock: Option<pb::Lock>,
+        state: Option<LockState>,
         ends: Vec<EndRow>,
     ) -> Self {
-        let (namespace, name) = (key.namespace(), key.name());
-        let layout = Layout::new(console, user, plain(name), "locks");
+        let name = plain(key.name());
+        let layout = Layout::new(console, user, name.clone(), "locks");
         let updates = updates_address(View::Lock, Some(key));
         let may_revoke = user.can(Verb::ForceRelease, key);
-        let is_idle = lock.is_none();
-        let lock = lock.unwrap_or_default();
-        let target = lock.target.clone().unwrap_or_default();
+        let (state_text, mode) = match &state {
+            Some(state) => (state_name(state), lock_mode(state.mode())),
+            // A lock without holders and waiters has a page as well.
+            None => ("free", String::new()),
+        };
+        let state = state.unwrap_or_default();
         let mut form = None;
         if may_revoke && !query.lease.is_empty() {
-            form = Some(RevokeForm::new(console, user, key, &lock, &query.lease));
+            form = Some(RevokeForm::new(console, user, key, &state, &query.lease));
         }
+        let holders = state.holders.iter();
+        let waiters = (1..).zip(&state.waiters);
         Self {
             frame: layout.live_at(updates),
-            lock: Link::to_key(key),
-            name: plain(name),
-            namespace: namespace.to_owned(),
-            state: if is_idle { "free" } else { state(&lock) },
-            mode: if is_idle {
-                String::new()
-            } else {
-                mode(&target)
-            },
-            last_token: lock.last_fencing_token,
-            holders: lock
-                .holders
-                .iter()
-                .map(|holder| HolderRow::new(key, holder))
-                .collect(),
-            all_holders: total_if_more(lock.holder_count, lock.holders.len()),
-            waiters: (1..)
-                .zip(&lock.waiters)
+            lock: Link::to_lock(key),
+            name,
+            namespace: key.namespace().to_owned(),
+            state: state_text,
+            mode,
+            last_token: state.last_fencing_token,
+            holders: holders.map(|holder| HolderRow::new(key, holder)).collect(),
+            all_holders: total_if_more(state.holder_count, state.holders.len()),
+            waiters: waiters
                 .map(|(position, waiter)| WaiterRow::new(position, waiter))
                 .collect(),
-            all_waiters: total_if_more(lock.queue_length, lock.waiters.len()),
+            all_waiters: total_if_more(state.queue_length, state.waiters.len()),
             ends,
             notice: notice(&query.done),
             may_take: may_revoke,
@@ -193,7 +177,7 @@ impl LockPage {
 }
 
 /// Returns the count if it is larger than the number of listed items.
-fn total_if_more(count: i32, listed: usize) -> Option<i32> {
+fn total_if_more(count: u32, listed: usize) -> Option<u32> {
     let has_more = usize::try_from(count).is_ok_and(|count| count > listed);
     has_more.then_some(count)
 }
@@ -210,42 +194,41 @@ fn notice(done: &str) -> &'static str {
 }
 
 impl HolderRow {
-    fn new(lock: &LockKey, holder: &pb::Holder) -> Self {
-        let owner = holder.owner.clone().unwrap_or_default();
-        let mut labels: Vec<_> = owner.labels.iter().collect();
-        labels.sort();
-        let labels = labels
+    fn new(lock: &LockKey, holder: &Holder) -> Self {
+        let owner = &holder.owner;
+        let lease_id = holder.lease_id.to_string();
+        let labels = owner
+            .labels
             .iter()
             .map(|(key, value)| plain(&format!("{key}={value}")));
         let fields = [
             ("namespace", lock.namespace()),
             ("name", lock.name()),
-            ("lease", holder.lease_id.as_str()),
+            ("lease", lease_id.as_str()),
         ];
         Self {
             owner: Link::to_owner(&owner.id),
             reason: plain(&owner.reason),
             labels: labels.collect(),
-            mode: mode(&holder.target.clone().unwrap_or_default()),
-            since: since(holder),
-            left: left(holder),
-            token: holder.fencing_token,
-            lease_id: holder.lease_id.clone(),
+            mode: holder_mode(holder.mode),
+            since: Moment::past(holder.since_ms),
+            left: Moment::ahead(holder.remaining_ms),
+            token: holder.fencing_token.get(),
             take: href("/lock", &fields) + FORM_FRAGMENT,
+            lease_id,
         }
     }
 }
 
 impl WaiterRow {
-    fn new(position: usize, waiter: &pb::Holder) -> Self {
-        let owner = waiter.owner.clone().unwrap_or_default();
+    fn new(position: usize, waiter: &WaiterInfo) -> Self {
         Self {
             place: position,
-            owner: Link::to_owner(&owner.id),
-            reason: plain(&owner.reason),
-            mode: mode(&waiter.target.clone().unwrap_or_default()),
-            since: since(waiter),
-            left: left(waiter),
+            owner: Link::to_owner(&waiter.owner.id),
+            reason: plain(&waiter.owner.reason),
+            mode: holder_mode(waiter.mode),
+            since: Moment::past(waiter.since_ms),
+            left: Moment::ahead(waiter.remaining_ms),
         }
     }
 }
@@ -253,15 +236,15 @@ impl WaiterRow {
 impl RevokeForm {
     fn new(
         console: &ConsoleState,
-        user: &ConsoleUser,
+        user: &RequestContext,
         key: &LockKey,
-        lock: &pb::Lock,
+        state: &LockState,
         lease_id: &str,
     ) -> Self {
-        let mut holders = lock.holders.iter();
-        let holder = holders.find(|holder| holder.lease_id == lease_id);
+        let mut holders = state.holders.iter();
+        let holder = holders.find(|holder| holder.lease_id.as_str() == lease_id);
         let scope = TokenScope {
-            user: user.name(),
+            user: &user.caller.name,
             namespace: key.namespace(),
             name: key.name(),
             lease_id,
@@ -271,41 +254,7 @@ impl RevokeForm {
             name: key.name().to_owned(),
             lease_id: lease_id.to_owned(),
             mark: console.csrf_tokens.issue(scope),
-            owner: holder.map(|holder| {
-                let owner = holder.owner.as_ref();
-                plain(owner.map_or("", |owner| owner.id.as_str()))
-            }),
+            owner: holder.map(|holder| plain(&holder.owner.id)),
         }
     }
-}
-
-fn since(holder: &pb::Holder) -> Moment {
-    let since = holder.since_time.as_ref();
-    Moment::past(since.map_or(0, |time| ms_of(time.seconds, time.nanos)))
-}
-
-fn left(holder: &pb::Holder) -> Moment {
-    let remaining = holder.remaining.as_ref();
-    Moment::ahead(remaining.map_or(0, |duration| ms_of(duration.seconds, duration.nanos)))
-}
-
-/// Returns the queue position of a waiter with this owner, and the start of its wait.
-pub(super) fn position_of(lock: &pb::Lock, owner_id: &str) -> Option<(usize, Moment)> {
-    let mut queue = (1..).zip(&lock.waiters);
-    let entry = queue.find(|(_, waiter)| {
-        let owner = waiter.owner.as_ref();
-        owner.is_some_and(|owner| owner.id == owner_id)
-    });
-    entry.map(|(position, waiter)| (position, since(waiter)))
-}
-
-/// Returns the start of the hold of this owner, its remaining time and its reason.
-pub(super) fn hold_of(lock: &pb::Lock, owner_id: &str) -> Option<(Moment, Moment, String)> {
-    let mut holders = lock.holders.iter();
-    let holder = holders.find(|holder| {
-        let owner = holder.owner.as_ref();
-        owner.is_some_and(|owner| owner.id == owner_id)
-    })?;
-    let reason = holder.owner.as_ref().map(|owner| plain(&owner.reason));
-    Some((since(holder), left(holder), reason.unwrap_or_default()))
 }

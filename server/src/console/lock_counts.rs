@@ -23,8 +23,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     access::Verb,
     broker::Broker,
-    grpc::ConsoleUser,
     lock::{Filter, LockKey, LockState},
+    request::RequestContext,
     store::{Cursor, Listed},
 };
 
@@ -107,8 +107,8 @@ impl LockCounter {
 
     /// Returns the newest count. Waits at most [`COUNT_WAIT_MAX`] for a running count, which
     /// continues in the background.
-    pub(super) async fn current(&self, broker: &Broker, user: &ConsoleUser) -> Arc<LockCounts> {
-        let task = self.count_of(user.name());
+    pub(super) async fn current(&self, broker: &Broker, user: &RequestContext) -> Arc<LockCounts> {
+        let task = self.count_of(&user.caller.name);
         if task.is_due() {
             self.begin(&task, broker, user);
         }
@@ -124,8 +124,8 @@ impl LockCounter {
     }
 
     /// Waits until a count has ended that began after this call. The minimum pause applies.
-    pub(super) async fn next_fresh(&self, broker: &Broker, user: &ConsoleUser) {
-        let (task, requested_at) = (self.count_of(user.name()), Instant::now());
+    pub(super) async fn next_fresh(&self, broker: &Broker, user: &RequestContext) {
+        let (task, requested_at) = (self.count_of(&user.caller.name), Instant::now());
         let mut newest = task.newest.subscribe();
         loop {
             let (started_at, due) = {
@@ -147,8 +147,8 @@ impl LockCounter {
     }
 
     /// Waits until no count is running.
-    pub(super) async fn ended(&self, user: &ConsoleUser) {
-        let mut newest = self.count_of(user.name()).newest.subscribe();
+    pub(super) async fn ended(&self, user: &RequestContext) {
+        let mut newest = self.count_of(&user.caller.name).newest.subscribe();
         // A count that is no longer kept has ended as well.
         let _ = newest.wait_for(|counts| counts.ended.is_some()).await;
     }
@@ -166,7 +166,7 @@ impl LockCounter {
         Arc::clone(task.or_default())
     }
 
-    fn begin(&self, task: &Arc<CountTask>, broker: &Broker, user: &ConsoleUser) {
+    fn begin(&self, task: &Arc<CountTask>, broker: &Broker, user: &RequestContext) {
         if task.is_running.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -204,7 +204,7 @@ impl CountTask {
         due.is_some_and(|due| due <= Instant::now())
     }
 
-    async fn run(self: Arc<Self>, mut counts: LockCounts, broker: Broker, user: ConsoleUser) {
+    async fn run(self: Arc<Self>, mut counts: LockCounts, broker: Broker, user: RequestContext) {
         let result = self.add_all(&mut counts, &broker, &user).await;
         counts.ended = Some(CountEnd {
             at: Instant::now(),
@@ -221,7 +221,7 @@ impl CountTask {
         &self,
         counts: &mut LockCounts,
         broker: &Broker,
-        user: &ConsoleUser,
+        user: &RequestContext,
     ) -> Result<(), String> {
         let (filter, mut cursor): (_, Option<Cursor>) = (Filter::default(), None);
         // A scan may return a key twice.
@@ -232,7 +232,7 @@ impl CountTask {
             match listed.map_err(|error| error.to_string())? {
                 Listed::Step { locks, next } => {
                     for (lock, state) in locks {
-                        if user.can_list(&lock) && seen.insert(hasher.hash_one(&lock)) {
+                        if user.can(Verb::List, &lock) && seen.insert(hasher.hash_one(&lock)) {
                             counts.add(lock, &state, user);
                         }
                     }
@@ -282,7 +282,7 @@ impl LockCounts {
         Some(self.ended.as_ref()?.at + pause)
     }
 
-    fn add(&mut self, lock: LockKey, state: &LockState, user: &ConsoleUser) {
+    fn add(&mut self, lock: LockKey, state: &LockState, user: &RequestContext) {
         self.locks += 1;
         self.held += usize::from(state.holder_count > 0);
         self.waiting += u64::from(state.queue_length);
@@ -316,14 +316,14 @@ impl LockCounts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{grpc::ConsoleBackend, store::stub::StubStore};
+    use crate::{inspection::InspectionService, store::stub::StubStore};
 
     #[tokio::test(start_paused = true)]
     async fn a_count_stops_at_its_maximum_and_reports_it() {
         let store = StubStore::listing(STEP_MAX, Duration::ZERO);
         let broker = Broker::unlimited(Arc::new(store));
-        let backend = ConsoleBackend::without_authentication(broker.clone());
-        let user = backend
+        let service = InspectionService::without_authentication(broker.clone());
+        let user = service
             .authenticate(None, None)
             .expect("authentication is not required");
         let (task, mut counts) = (CountTask::default(), LockCounts::begun_at(Instant::now()));

@@ -8,17 +8,20 @@ use axum::{
     extract::{Query, State},
     response::Response,
 };
-use leasehold_proto::v1::{self as pb, ListLocksRequest, LockMode, lock::State as LockState};
 use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::{
     ConsoleState, SharedState,
-    format::{Link, Moment, href, ms_of},
+    format::{Link, Moment, href},
     layout::{AuthenticatedUser, ErrorPage, Layout, render, require_broker},
     sse::{View, updates_address},
 };
-use crate::grpc::{ConsoleError, ConsoleUser};
+use crate::{
+    inspection::{ListRequest, ListedLock},
+    lock::{LockState, Mode},
+    request::{RequestContext, RequestError},
+};
 
 /// Number of locks per page.
 const ROWS: i32 = 50;
@@ -75,12 +78,12 @@ pub(super) struct Row {
     pub(super) owners: Vec<Link>,
     pub(super) more_owners: usize,
     pub(super) since: Option<Moment>,
-    pub(super) queue_length: i32,
+    pub(super) queue_length: u32,
 }
 
 /// The result of a scan for a sorted result.
 struct ScanResult {
-    locks: Vec<pb::Lock>,
+    locks: Vec<ListedLock>,
     scanned: usize,
     is_complete: bool,
 }
@@ -95,7 +98,10 @@ pub(super) async fn show(
         Sort::Store => list_in_store_order(&console, &user, &search).await,
         Sort::Age => list_sorted(&console, &user, &search, since_ms).await,
         Sort::Line => {
-            list_sorted(&console, &user, &search, |lock| Reverse(lock.queue_length)).await
+            list_sorted(&console, &user, &search, |listed| {
+                Reverse(listed.state.queue_length)
+            })
+            .await
         }
     };
     let (locks, summary, next) = result.map_err(|error| ErrorPage::from(error).with_user(&user))?;
@@ -111,17 +117,15 @@ pub(super) async fn show(
     }))
 }
 
-type SearchResult = (Vec<pb::Lock>, String, Option<String>);
+type SearchResult = (Vec<ListedLock>, String, Option<String>);
 
 async fn list_in_store_order(
     console: &ConsoleState,
-    user: &ConsoleUser,
+    user: &RequestContext,
     search: &Search,
-) -> Result<SearchResult, ConsoleError> {
-    let listed = console
-        .backend
-        .list_locks(user, search.request(&search.from, ROWS));
-    let listed = listed.await?;
+) -> Result<SearchResult, RequestError> {
+    let request = search.request(&search.from, ROWS);
+    let listed = console.service.list(user, request).await?;
     let count = listed.locks.len();
     let next = Some(listed.next_page_token).filter(|next| !next.is_empty());
     let summary = match (count, &next) {
@@ -140,10 +144,10 @@ async fn list_in_store_order(
 /// bounded scan reads.
 async fn list_sorted<K: Ord>(
     console: &ConsoleState,
-    user: &ConsoleUser,
+    user: &RequestContext,
     search: &Search,
-    key: impl Fn(&pb::Lock) -> K,
-) -> Result<SearchResult, ConsoleError> {
+    key: impl Fn(&ListedLock) -> K,
+) -> Result<SearchResult, RequestError> {
     let scan = scan_first(console, user, search, key).await?;
     let count = scan.locks.len();
     let summary = match scan.is_complete {
@@ -159,19 +163,17 @@ async fn list_sorted<K: Ord>(
 
 async fn scan_first<K: Ord>(
     console: &ConsoleState,
-    user: &ConsoleUser,
+    user: &RequestContext,
     search: &Search,
-    key: impl Fn(&pb::Lock) -> K,
-) -> Result<ScanResult, ConsoleError> {
+    key: impl Fn(&ListedLock) -> K,
+) -> Result<ScanResult, RequestError> {
     let deadline = Instant::now() + SCAN_DURATION_MAX;
     let max_locks = usize::try_from(ROWS).unwrap_or_default();
     let (mut locks, mut page_token) = (Vec::new(), String::new());
     let mut scanned = 0;
     loop {
-        let listed = console
-            .backend
-            .list_locks(user, search.request(&page_token, STEP))
-            .await?;
+        let request = search.request(&page_token, STEP);
+        let listed = console.service.list(user, request).await?;
         scanned += listed.locks.len();
         locks.extend(listed.locks);
         sort(&mut locks, &key);
@@ -206,8 +208,8 @@ impl Search {
         href("/locks", &fields)
     }
 
-    pub(super) fn request(&self, page_token: &str, page_size: i32) -> ListLocksRequest {
-        ListLocksRequest {
+    pub(super) fn request(&self, page_token: &str, page_size: i32) -> ListRequest {
+        ListRequest {
             namespace: self.namespace.trim().to_owned(),
             name_prefix: self.prefix.clone(),
             owner_id: self.owner.clone(),
@@ -226,92 +228,100 @@ impl Search {
 }
 
 impl Row {
-    pub(super) fn new(lock: &pb::Lock) -> Self {
-        let target = lock.target.clone().unwrap_or_default();
-        let owners = lock
-            .holders
-            .iter()
-            .filter_map(|holder| holder.owner.as_ref());
-        let mut owners: Vec<_> = owners.map(|owner| Link::to_owner(&owner.id)).collect();
-        owners.truncate(OWNERS_MAX);
-        let holders = usize::try_from(lock.holder_count).unwrap_or_default();
-        let since_ms = since_ms(lock);
+    pub(super) fn new(listed: &ListedLock) -> Self {
+        let state = &listed.state;
+        let owners = state.holders.iter().take(OWNERS_MAX);
+        let owners: Vec<_> = owners
+            .map(|holder| Link::to_owner(&holder.owner.id))
+            .collect();
+        let holders = usize::try_from(state.holder_count).unwrap_or(usize::MAX);
+        let since_ms = since_ms(listed);
         Self {
-            lock: Link::to_lock(&target.namespace, &target.name),
-            state: state(lock),
-            mode: mode(&target),
-            more_owners: holders - owners.len().min(holders),
+            lock: Link::to_lock(&listed.lock),
+            state: state_name(state),
+            mode: lock_mode(listed.mode),
+            more_owners: holders.saturating_sub(owners.len()),
             owners,
             since: (since_ms < u64::MAX).then(|| Moment::past(since_ms)),
-            queue_length: lock.queue_length,
+            queue_length: state.queue_length,
         }
     }
 }
 
-pub(super) fn state(lock: &pb::Lock) -> &'static str {
-    match lock.state() {
-        LockState::Held => "held",
-        LockState::Delayed => "closed",
-        LockState::Granting | LockState::Unspecified => "granting",
+pub(super) fn state_name(state: &LockState) -> &'static str {
+    match (state.holder_count > 0, state.lock_delay_remaining_ms > 0) {
+        (true, _) => "held",
+        (false, true) => "closed",
+        (false, false) => "granting",
     }
 }
 
-pub(super) fn mode(target: &pb::LockTarget) -> String {
-    match target.mode() {
-        LockMode::Exclusive | LockMode::Unspecified => "exclusive".to_owned(),
-        LockMode::Shared => "shared".to_owned(),
-        LockMode::Semaphore if target.permits > 0 => {
-            format!("semaphore, {} of {}", target.permits, target.limit)
-        }
-        LockMode::Semaphore => format!("semaphore of {}", target.limit),
+/// Returns the mode of a lock, whose permits are those of its holders.
+pub(super) fn lock_mode(mode: Mode) -> String {
+    match mode {
+        Mode::Semaphore { limit, .. } => format!("semaphore of {limit}"),
+        Mode::Exclusive | Mode::Shared => holder_mode(mode),
+    }
+}
+
+/// Returns the mode of a holder or waiter.
+pub(super) fn holder_mode(mode: Mode) -> String {
+    match mode {
+        Mode::Exclusive => "exclusive".to_owned(),
+        Mode::Shared => "shared".to_owned(),
+        Mode::Semaphore { permits, limit } => format!("semaphore, {permits} of {limit}"),
     }
 }
 
 /// Sorts by `key`, and by name where the keys are equal, because the store returns locks
 /// in no defined order.
-fn sort<K: Ord>(locks: &mut [pb::Lock], key: impl Fn(&pb::Lock) -> K) {
+fn sort<K: Ord>(locks: &mut [ListedLock], key: impl Fn(&ListedLock) -> K) {
     locks.sort_by(|left, right| {
-        let by_name = || name_of(left).cmp(&name_of(right));
+        let by_name = || left.lock.cmp(&right.lock);
         key(left).cmp(&key(right)).then_with(by_name)
     });
 }
 
-fn name_of(lock: &pb::Lock) -> Option<(&str, &str)> {
-    let target = lock.target.as_ref()?;
-    Some((&target.namespace, &target.name))
-}
-
 /// Returns the start of the longest hold in milliseconds since 1970, or `u64::MAX` if the list
 /// contains no holder.
-fn since_ms(lock: &pb::Lock) -> u64 {
-    let since = lock
-        .holders
-        .iter()
-        .filter_map(|holder| holder.since_time.as_ref());
-    let since = since.map(|time| ms_of(time.seconds, time.nanos)).min();
-    since.unwrap_or(u64::MAX)
+fn since_ms(listed: &ListedLock) -> u64 {
+    let since = listed.state.holders.iter().map(|holder| holder.since_ms);
+    since.min().unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        lock::{FencingToken, Holder, Owner},
+        store::stub::{lease_id, lock},
+    };
 
     #[test]
     fn locks_of_the_same_age_are_sorted_by_name() {
-        let lock = |name: &str, seconds| pb::Lock {
-            target: Some(pb::LockTarget {
-                name: name.to_owned(),
-                ..Default::default()
-            }),
-            holders: vec![pb::Holder {
-                since_time: Some(prost_types::Timestamp { seconds, nanos: 0 }),
-                ..Default::default()
-            }],
-            ..Default::default()
+        let listed = |name: &str, since_ms| ListedLock {
+            lock: lock(name),
+            mode: Mode::Exclusive,
+            state: LockState {
+                holders: vec![Holder {
+                    lease_id: lease_id(1),
+                    owner: Owner::default(),
+                    mode: Mode::Exclusive,
+                    fencing_token: FencingToken::new(1).expect("a token"),
+                    since_ms,
+                    remaining_ms: 0,
+                }],
+                ..LockState::default()
+            },
         };
-        let mut locks = [lock("c", 2), lock("b", 2), lock("d", 1), lock("a", 3)];
+        let mut locks = [
+            listed("c", 2_000),
+            listed("b", 2_000),
+            listed("d", 1_000),
+            listed("a", 3_000),
+        ];
         sort(&mut locks, since_ms);
-        let names = locks.map(|lock| lock.target.expect("a target").name);
+        let names = locks.map(|listed| listed.lock.name().to_owned());
         assert_eq!(names, ["d", "b", "c", "a"]);
     }
 }

@@ -12,7 +12,7 @@ use super::{
     lock_counts::{HotLock, LockCounts},
     sse::{View, updates_address},
 };
-use crate::{broker::Broker, grpc::ConsoleUser};
+use crate::{access::Verb, broker::Broker, request::RequestContext};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -66,7 +66,7 @@ pub(super) async fn show(
     State(console): State<SharedState>,
     AuthenticatedUser(user): AuthenticatedUser,
 ) -> Result<Response, ErrorPage> {
-    let result = user.can_list_some();
+    let result = user.authorize_any(Verb::List);
     result.map_err(|error| ErrorPage::from(error).with_user(&user))?;
     let broker = require_broker(&console, &user)?;
     let counts = console.lock_counter.current(broker, &user).await;
@@ -82,11 +82,13 @@ pub(super) async fn show(
 }
 
 /// Returns the number of leases lost in the last hour, for locks that the user may list.
-fn recent_loss_count(broker: &Broker, user: &ConsoleUser) -> usize {
+fn recent_loss_count(broker: &Broker, user: &RequestContext) -> usize {
     let since = SystemTime::now().checked_sub(HOUR);
     let ends = broker.history().losses().into_iter();
     let recent_losses = ends.take_while(|end| since.is_none_or(|since| end.at >= since));
-    recent_losses.filter(|end| user.can_list(&end.lock)).count()
+    recent_losses
+        .filter(|end| user.can(Verb::List, &end.lock))
+        .count()
 }
 
 impl Numbers {
@@ -107,7 +109,7 @@ impl Numbers {
 impl HotLockRow {
     fn new(hot_lock: &HotLock) -> Self {
         Self {
-            lock: Link::to_key(&hot_lock.lock),
+            lock: Link::to_lock(&hot_lock.lock),
             queue_length: hot_lock.queue_length,
             holders: hot_lock.holders,
             oldest: hot_lock.since_ms.map(Moment::past),

@@ -6,21 +6,16 @@ use axum::{
     http::StatusCode,
     response::Response,
 };
-use leasehold_proto::{
-    text::plain,
-    v1::{self as pb, GetLockRequest},
-};
 use serde::Deserialize;
 
 use super::{
     ConsoleState, SharedState,
     format::{Moment, href},
     layout::{AuthenticatedUser, ErrorPage, Layout, render, require_broker},
-    lock::{hold_of, position_of},
     locks::{Row, Search},
     sse::{View, updates_address},
 };
-use crate::grpc::ConsoleUser;
+use crate::{lock::LockKey, request::RequestContext, telemetry::plain};
 
 /// Number of locks per page. Each queue in which the owner waits requires another store request.
 const ROWS: i32 = 50;
@@ -40,7 +35,7 @@ struct OwnerPage {
     held: Vec<Held>,
     waits: Vec<Waits>,
     /// Number of calls that wait for locks of the owner.
-    behind: i64,
+    behind: u64,
     next: Option<String>,
     is_first: bool,
 }
@@ -72,25 +67,23 @@ pub(super) async fn show(
         ..Search::default()
     };
     let request = search.request(&query.from, ROWS);
-    let result = console.backend.list_locks(&user, request).await;
+    let result = console.service.list(&user, request).await;
     let listed = result.map_err(|error| ErrorPage::from(error).with_user(&user))?;
     let (mut held, mut waits, mut behind) = (Vec::new(), Vec::new(), 0);
     for lock in &listed.locks {
         let row = Row::new(lock);
-        if let Some((since, left, reason)) = hold_of(lock, &query.id) {
-            behind += i64::from(lock.queue_length);
+        let mut holders = lock.state.holders.iter();
+        if let Some(holder) = holders.find(|holder| holder.owner.id == query.id) {
+            behind += u64::from(lock.state.queue_length);
             held.push(Held {
                 row,
-                since,
-                left,
-                reason,
+                since: Moment::past(holder.since_ms),
+                left: Moment::ahead(holder.remaining_ms),
+                reason: plain(&holder.owner.reason),
             });
         } else {
-            let position = waiting_position(&console, &user, lock, &query.id).await;
-            waits.push(Waits {
-                row,
-                place: position,
-            });
+            let place = waiting_position(&console, &user, &lock.lock, &query.id).await;
+            waits.push(Waits { row, place });
         }
     }
     let layout = Layout::new(&console, &user, plain(&query.id), "locks");
@@ -110,15 +103,12 @@ pub(super) async fn show(
 /// Returns the queue position, which a list does not contain, if the owner still waits.
 async fn waiting_position(
     console: &ConsoleState,
-    user: &ConsoleUser,
-    lock: &pb::Lock,
+    user: &RequestContext,
+    lock: &LockKey,
     owner_id: &str,
 ) -> Option<(usize, Moment)> {
-    let target = lock.target.clone()?;
-    let request = GetLockRequest {
-        namespace: target.namespace,
-        name: target.name,
-    };
-    let lock = console.backend.get_lock(user, request).await.ok()?;
-    position_of(&lock, owner_id)
+    let state = console.service.get(user, lock).await.ok()??;
+    let mut queue = (1..).zip(&state.waiters);
+    let (position, waiter) = queue.find(|(_, waiter)| waiter.owner.id == owner_id)?;
+    Some((position, Moment::past(waiter.since_ms)))
 }

@@ -19,7 +19,7 @@ use tokio::{
 };
 
 use super::{
-    SharedState,
+    SharedState, audit,
     change_feed::{ChangeBatch, FLUSH_INTERVAL},
     format::href,
     layout::{AuthenticatedUser, ErrorPage, require_broker},
@@ -27,9 +27,9 @@ use super::{
 use crate::{
     access::Verb,
     broker::Broker,
-    grpc::ConsoleUser,
     lock::{Bound, LockError, LockKey, LockName, Namespace, QuotaExceeded},
     quotas::SharedQuotaPermit,
+    request::RequestContext,
 };
 
 /// Minimum interval between updates of a page that requires a search of the store.
@@ -78,7 +78,7 @@ pub(super) fn updates_address(view: View, lock: Option<&LockKey>) -> String {
 struct UpdateStream {
     page: SharedState,
     broker: Broker,
-    user: ConsoleUser,
+    user: RequestContext,
     view: View,
     lock: Option<LockKey>,
     batches: watch::Receiver<Arc<ChangeBatch>>,
@@ -103,7 +103,7 @@ pub(super) async fn stream_updates(
         // After this status, browsers do not reconnect.
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    let permit = console.live_updates.try_acquire(user.name());
+    let permit = console.live_updates.try_acquire(&user.caller.name);
     let permit = permit.map_err(|bound| {
         let quota = QuotaExceeded::LivePages(bound);
         broker
@@ -152,7 +152,7 @@ impl LiveQuery {
 
 /// Checks that the user may receive updates of the page.
 fn authorize_updates(
-    user: &ConsoleUser,
+    user: &RequestContext,
     view: View,
     lock: Option<&LockKey>,
 ) -> Result<(), ErrorPage> {
@@ -163,14 +163,14 @@ fn authorize_updates(
         )
     };
     match (view, lock) {
-        (View::Overview | View::Search, _) => Ok(user.can_list_some()?),
+        (View::Overview | View::Search, _) => Ok(user.authorize_any(Verb::List)?),
         (View::Lock, Some(lock)) if !user.can(Verb::Observe, lock) => Err(forbidden()),
         (View::Lock, None) => Err(ErrorPage::new(
             StatusCode::BAD_REQUEST,
             "The URL does not contain a lock name.",
         )),
         (View::Lock, Some(_)) => Ok(()),
-        (View::Audit, _) => Ok(user.can_operate()?),
+        (View::Audit, _) => Ok(audit::authorize(user)?),
     }
 }
 
@@ -225,7 +225,7 @@ impl UpdateStream {
     /// Returns true if a change of the lock affects the page.
     fn is_affected_by(&self, lock: &LockKey) -> bool {
         match self.view {
-            View::Overview | View::Search => self.user.can_list(lock),
+            View::Overview | View::Search => self.user.can(Verb::List, lock),
             View::Lock => self.lock.as_ref() == Some(lock),
             View::Audit => false,
         }
@@ -272,14 +272,14 @@ mod tests {
     use super::*;
     use crate::{
         console::{ConsoleDependencies, router},
-        grpc::ConsoleBackend,
+        inspection::InspectionService,
         store::stub::StubStore,
     };
 
     #[tokio::test(start_paused = true)]
     async fn a_live_page_stays_connected_for_ten_minutes() {
         let mut console = router(ConsoleDependencies {
-            backend: ConsoleBackend::without_authentication(Broker::unlimited(Arc::new(
+            service: InspectionService::without_authentication(Broker::unlimited(Arc::new(
                 StubStore::default(),
             ))),
             store: String::new(),

@@ -1,10 +1,9 @@
 //! Decoding of requests into domain types. An invalid request is rejected with all its violations
 //! before it has any effect.
 
-mod admin;
 mod fields;
+mod inspection;
 mod lease;
-pub(super) mod listing;
 
 use std::collections::HashSet;
 
@@ -13,7 +12,9 @@ use leasehold_proto::v1::{
     DetachLease, HoldAcquire, HoldAcquireAll, HoldRelease, LockRef, ReleaseRequest, RenewRequest,
 };
 
-pub(super) use self::admin::{force_release, get_lock, set_lock_limit};
+pub(super) use self::inspection::{
+    force_release, get_lock, list_locks, set_lock_limit, watch_locks,
+};
 use crate::{
     access::Verb,
     lock::{

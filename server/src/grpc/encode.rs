@@ -5,6 +5,7 @@ use prost_types::{Duration, Timestamp};
 
 use crate::{
     broker::ReleaseResult,
+    inspection::{ListedLock, LockEvent},
     lock::{HeldLock, Holder, Lease, LeaseId, LockKey, LockState, Mode, Owner, WaiterInfo},
     store::{Change, ChangeKind},
     time::now_unix_millis,
@@ -40,42 +41,31 @@ pub(super) fn released(result: ReleaseResult) -> pb::ReleaseResponse {
     }
 }
 
-pub(super) fn lock(lock: &LockKey, state: &LockState) -> pb::Lock {
-    let holders = state.holders.iter().map(|held| holder(lock, held));
-    let holders: Vec<_> = holders.collect();
-    let mut modes = state.holders.iter().map(|held| held.mode);
-    let mode = modes
-        .next()
-        .or(state.waiters.first().map(|waiter_info| waiter_info.mode));
-    let lock_state = match (holders.is_empty(), state.lock_delay_remaining_ms > 0) {
-        (false, _) => pb::lock::State::Held,
-        (true, true) => pb::lock::State::Delayed,
-        (true, false) => pb::lock::State::Granting,
+/// Encodes a lock, whose mode may be known from holders that the caller may not see.
+pub(super) fn lock(lock: &LockKey, mode: Mode, state: &LockState) -> pb::Lock {
+    let lock_state = match (state.holder_count > 0, state.lock_delay_remaining_ms > 0) {
+        (true, _) => pb::lock::State::Held,
+        (false, true) => pb::lock::State::Delayed,
+        (false, false) => pb::lock::State::Granting,
     };
+    let holders = state.holders.iter().map(|held| holder(lock, held));
+    let waiters = state.waiters.iter();
     pb::Lock {
         target: Some(pb::LockTarget {
             permits: 0,
-            ..target(lock, mode.unwrap_or(Mode::Exclusive))
+            ..target(lock, mode)
         }),
         state: lock_state.into(),
         holder_count: count(state.holder_count),
-        holders,
-        waiters: state
-            .waiters
-            .iter()
-            .map(|waiter_info| waiter(lock, waiter_info))
-            .collect(),
+        holders: holders.collect(),
+        waiters: waiters.map(|queued| waiter(lock, queued)).collect(),
         queue_length: count(state.queue_length),
         last_fencing_token: signed(state.last_fencing_token),
     }
 }
 
-/// Encodes a lock as an entry of a list, without its waiters.
-pub(super) fn list_entry(lock: &LockKey, state: &LockState) -> pb::Lock {
-    pb::Lock {
-        waiters: Vec::new(),
-        ..self::lock(lock, state)
-    }
+pub(super) fn listed_lock(listed: &ListedLock) -> pb::Lock {
+    lock(&listed.lock, listed.mode, &listed.state)
 }
 
 pub(super) fn holder(lock: &LockKey, holder: &Holder) -> pb::Holder {
@@ -99,17 +89,36 @@ pub(super) fn unknown_holder(lock: &LockKey, lease_id: LeaseId) -> pb::Holder {
 }
 
 /// Encodes an event of a watch with the time of this broker's clock.
-pub(super) fn event(kind: EventType, subject: Option<pb::Holder>) -> pb::WatchLocksResponse {
+pub(super) fn event(event: LockEvent) -> pb::WatchLocksResponse {
+    let (event_type, subject) = match event {
+        LockEvent::Bookmark => (EventType::Bookmark, None),
+        LockEvent::Gap => (EventType::Gap, None),
+        LockEvent::Changed {
+            lock,
+            kind,
+            mode,
+            change,
+        } => {
+            let subject = match change {
+                Some(change) => changed_holder(&lock, &change),
+                None => pb::Holder {
+                    target: Some(target(&lock, mode)),
+                    ..pb::Holder::default()
+                },
+            };
+            (event_type(kind), Some(subject))
+        }
+    };
     let now_ms = now_unix_millis();
     pb::WatchLocksResponse {
-        r#type: kind.into(),
+        r#type: event_type.into(),
         subject,
         event_time: Some(timestamp(now_ms)),
         resume_token: now_ms.to_string(),
     }
 }
 
-pub(super) fn event_type(kind: ChangeKind) -> EventType {
+fn event_type(kind: ChangeKind) -> EventType {
     match kind {
         ChangeKind::Acquired => EventType::Acquired,
         ChangeKind::Released => EventType::Released,
@@ -121,7 +130,7 @@ pub(super) fn event_type(kind: ChangeKind) -> EventType {
 }
 
 /// Encodes the holder or waiter that a change is about.
-pub(super) fn changed_holder(lock: &LockKey, change: &Change) -> pb::Holder {
+fn changed_holder(lock: &LockKey, change: &Change) -> pb::Holder {
     let lease_id = change.lease_id.as_ref();
     pb::Holder {
         lease_id: lease_id.map(ToString::to_string).unwrap_or_default(),

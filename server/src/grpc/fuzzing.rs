@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use leasehold_proto::v1::{HoldRequest, ListLocksRequest};
+use leasehold_proto::v1::HoldRequest;
 use prost::Message;
 use tokio::sync::watch;
 use tonic::{
@@ -10,13 +10,10 @@ use tonic::{
     metadata::{MetadataMap, MetadataValue},
 };
 
-use super::{
-    deadline,
-    decode::{self, listing},
-    hold,
-};
+use super::{deadline, decode, hold};
 use crate::{
     access::{AccessControl, AccessRules},
+    inspection::{self, ListRequest},
     lock::{Filter, Limits, TraceParent},
     metrics::Metrics,
     request::{RequestContext, RequestError, authenticate},
@@ -47,11 +44,15 @@ const DECODERS: [fn(&[u8]); 12] = [
             decode::check_fencing_token(request, &CONTEXT)
         })
     },
-    |bytes| check(bytes, |request| decode::get_lock(&request, &CONTEXT)),
-    |bytes| check(bytes, listing::list_locks),
-    |bytes| check(bytes, listing::watch_locks),
-    |bytes| check(bytes, |request| decode::set_lock_limit(request, &CONTEXT)),
-    |bytes| check(bytes, |request| decode::force_release(request, &CONTEXT)),
+    |bytes| check(bytes, |request| decode::get_lock(&request)),
+    |bytes| check(bytes, |request| decode::list_locks(request).validate()),
+    |bytes| check(bytes, |request| decode::watch_locks(request).validate()),
+    |bytes| check(bytes, decode::set_lock_limit),
+    |bytes| {
+        check(bytes, |request| {
+            decode::force_release(request, &CONTEXT.limits)
+        })
+    },
     hold_message,
     header_value,
 ];
@@ -98,28 +99,27 @@ fn header_value(bytes: &[u8]) {
 /// Parses the text as a page token, and as the cursor in one. A token that the broker has issued
 /// must decode to its cursor, and only in a list with the same filter.
 pub fn page_token(text: &str) {
-    let request = |filter: &Filter, page_token: String| ListLocksRequest {
-        owner_id: filter.owner_id.clone(),
-        page_token,
-        ..ListLocksRequest::default()
+    let validate = |filter: &Filter, page_token: String| {
+        let request = ListRequest {
+            owner_id: filter.owner_id.clone(),
+            page_token,
+            ..ListRequest::default()
+        };
+        request.validate()
     };
-    let unfiltered = Filter {
-        namespace: None,
-        name_prefix: String::new(),
-        owner_id: String::new(),
-    };
-    drop(listing::list_locks(request(&unfiltered, text.to_owned())));
+    let unfiltered = Filter::default();
+    drop(validate(&unfiltered, text.to_owned()));
     let Some(cursor) = Cursor::parse(text) else {
         return;
     };
-    let token = listing::page_token(&unfiltered, &cursor);
+    let token = inspection::page_token(&unfiltered, &cursor);
     let other_filter = Filter {
         owner_id: "another".to_owned(),
-        ..unfiltered.clone()
+        ..Filter::default()
     };
-    assert!(listing::list_locks(request(&other_filter, token.clone())).is_err());
-    match listing::list_locks(request(&unfiltered, token)) {
-        Ok(call) => assert_eq!(call.cursor, Some(cursor)),
+    assert!(validate(&other_filter, token.clone()).is_err());
+    match validate(&unfiltered, token) {
+        Ok(query) => assert_eq!(query.cursor, Some(cursor)),
         Err(_) => panic!("the broker rejects its own token of {cursor:?}"),
     }
 }

@@ -1,34 +1,28 @@
-//! InspectionService: reads, lists and watches locks without changing them.
+//! InspectionService and AdminService: decode requests of callers and operators, and encode what the
+//! domain service returns.
 
-use futures::stream::BoxStream;
+use futures::stream::{BoxStream, StreamExt as _};
 use leasehold_proto::v1::{
-    GetLockRequest, GetLockResponse, ListLocksRequest, ListLocksResponse, WatchLocksRequest,
-    WatchLocksResponse, inspection_service_server::InspectionService,
+    ForceReleaseLeaseRequest, ForceReleaseLeaseResponse, GetLockRequest, GetLockResponse,
+    ListLocksRequest, ListLocksResponse, SetLockLimitRequest, SetLockLimitResponse,
+    WatchLocksRequest, WatchLocksResponse, admin_service_server::AdminService,
+    inspection_service_server::InspectionService,
 };
-use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
-use super::{caller_of, decode, encode, listing, watch_stream};
+use super::{caller_of, decode, encode};
 use crate::{
-    access::{AccessControl, Verb},
-    broker::Broker,
-    config::ReloadableConfig,
+    inspection::{self, LockPage},
     lock::LockError,
     request::{RequestContext, RequestError},
 };
 
-pub(super) struct InspectionServiceImpl {
-    pub(super) broker: Broker,
-    pub(super) access: AccessControl,
-    pub(super) live: watch::Receiver<ReloadableConfig>,
-    /// Maximum size of a reply in bytes.
-    pub(super) max_reply: usize,
-}
+pub(super) struct InspectionServiceImpl(pub(super) inspection::InspectionService);
 
 impl InspectionServiceImpl {
     fn context<T>(&self, request: &Request<T>) -> Result<RequestContext, RequestError> {
         let (caller, peer) = caller_of(request)?;
-        RequestContext::new(&self.access, self.live.borrow().limits, caller, peer)
+        self.0.context(caller, peer)
     }
 }
 
@@ -41,15 +35,12 @@ impl InspectionService for InspectionServiceImpl {
         request: Request<GetLockRequest>,
     ) -> Result<Response<GetLockResponse>, Status> {
         let context = self.context(&request)?;
-        let lock = decode::get_lock(&request.into_inner(), &context)?;
-        let state = self.broker.get(&lock).await;
-        let state = state
-            .map_err(|error| error.for_lock(&lock))?
-            .ok_or_else(|| {
-                let explanation = "the lock has no holders and no waiters";
-                RequestError::explained(LockError::LeaseNotFound, &lock, explanation)
-            })?;
-        let lock = Some(encode::lock(&lock, &state));
+        let lock = decode::get_lock(&request.into_inner())?;
+        let state = self.0.get(&context, &lock).await?.ok_or_else(|| {
+            let explanation = "the lock has no holders and no waiters";
+            RequestError::explained(LockError::LeaseNotFound, &lock, explanation)
+        })?;
+        let lock = Some(encode::lock(&lock, state.mode(), &state));
         Ok(Response::new(GetLockResponse { lock }))
     }
 
@@ -58,10 +49,15 @@ impl InspectionService for InspectionServiceImpl {
         request: Request<ListLocksRequest>,
     ) -> Result<Response<ListLocksResponse>, Status> {
         let context = self.context(&request)?;
-        context.authorize_any(Verb::List)?;
-        let call = decode::listing::list_locks(request.into_inner())?;
-        let page = listing::page(&self.broker, &context, call, self.max_reply).await?;
-        Ok(Response::new(page))
+        let request = decode::list_locks(request.into_inner());
+        let LockPage {
+            locks,
+            next_page_token,
+        } = self.0.list(&context, request).await?;
+        Ok(Response::new(ListLocksResponse {
+            locks: locks.iter().map(encode::listed_lock).collect(),
+            next_page_token,
+        }))
     }
 
     async fn watch_locks(
@@ -69,13 +65,41 @@ impl InspectionService for InspectionServiceImpl {
         request: Request<WatchLocksRequest>,
     ) -> Result<Response<Self::WatchLocksStream>, Status> {
         let context = self.context(&request)?;
-        context.authorize_any(Verb::List)?;
-        let (filter, resumes) = decode::listing::watch_locks(request.into_inner())?;
-        let watch = self.broker.watch(&context.caller.name).await;
-        let watch = watch.map_err(RequestError::from)?;
-        let lifetime = self.broker.stream_lifetime();
-        Ok(Response::new(watch_stream::events(
-            watch, lifetime, context, filter, resumes,
-        )))
+        let request = decode::watch_locks(request.into_inner());
+        let events = self.0.watch(context, request).await?;
+        let responses = events.map(|event| Ok(encode::event(event?)));
+        Ok(Response::new(responses.boxed()))
+    }
+}
+
+#[tonic::async_trait]
+impl AdminService for InspectionServiceImpl {
+    async fn force_release_lease(
+        &self,
+        request: Request<ForceReleaseLeaseRequest>,
+    ) -> Result<Response<ForceReleaseLeaseResponse>, Status> {
+        let context = self.context(&request)?;
+        let command = decode::force_release(request.into_inner(), &context.limits)?;
+        let (holder, queue_length) = self.0.revoke(&context, &command).await?;
+        let holder = match holder {
+            Some(holder) => encode::holder(&command.lock, &holder),
+            None => encode::unknown_holder(&command.lock, command.lease_id),
+        };
+        Ok(Response::new(ForceReleaseLeaseResponse {
+            holder: Some(holder),
+            queue_length: encode::count(queue_length),
+        }))
+    }
+
+    async fn set_lock_limit(
+        &self,
+        request: Request<SetLockLimitRequest>,
+    ) -> Result<Response<SetLockLimitResponse>, Status> {
+        let context = self.context(&request)?;
+        let (lock, limit) = decode::set_lock_limit(request.into_inner())?;
+        let previous = self.0.set_limit(&context, &lock, limit).await?;
+        Ok(Response::new(SetLockLimitResponse {
+            previous_limit: encode::count(previous),
+        }))
     }
 }

@@ -200,7 +200,7 @@ pub fn authenticate(
         bearer,
     })?;
     if let Some(peer) = peer {
-        peer.mark_admitted();
+        peer.load.mark_admitted();
     }
     Ok(caller)
 }

@@ -10,9 +10,9 @@ use axum::{
 };
 
 use crate::{
-    access::{AccessControl, AuthError},
+    access::{AuthError, Verb},
     browsers,
-    grpc::OperatorContext,
+    inspection::InspectionService,
     request::{RequestError, bearer_token},
     telemetry,
     transport::Peer,
@@ -24,12 +24,12 @@ const LENGTH_MAX: usize = 4_096;
 type Reply = (StatusCode, String);
 
 /// Returns the route `/log-filter`.
-pub(super) fn route(access: &AccessControl) -> Router {
-    let access = access.clone();
+pub(super) fn route(inspection: &InspectionService) -> Router {
+    let inspection = inspection.clone();
     let set = move |request: Request| {
-        let access = access.clone();
+        let inspection = inspection.clone();
         async move {
-            let result = set(&access, request).await;
+            let result = set(&inspection, request).await;
             let (code, text) = result.unwrap_or_else(|rejection| rejection);
             (code, text + "\n")
         }
@@ -37,7 +37,7 @@ pub(super) fn route(access: &AccessControl) -> Router {
     Router::new().route(PATH, post(set))
 }
 
-async fn set(access: &AccessControl, request: Request) -> Result<Reply, Reply> {
+async fn set(inspection: &InspectionService, request: Request) -> Result<Reply, Reply> {
     let (parts, body) = request.into_parts();
     if browsers::is_from_page(&parts.headers) {
         let message = "requests from browsers are rejected: any open page could send them";
@@ -46,8 +46,10 @@ async fn set(access: &AccessControl, request: Request) -> Result<Reply, Reply> {
     let peer = parts.extensions.get::<Peer>();
     let authorization = parts.headers.get(AUTHORIZATION);
     let bearer = authorization.map(|header| bearer_token(header.as_bytes()));
-    let operator =
-        OperatorContext::authorize(access, peer, bearer).map_err(|error| rejection(&error))?;
+    let result = inspection.authenticate(peer, bearer);
+    let context = result.map_err(|error| rejection(&error))?;
+    let result = context.authorize_any(Verb::Admin);
+    result.map_err(|error| rejection(&error))?;
     let bad_request = |message: String| (StatusCode::BAD_REQUEST, message);
     let body = to_bytes(body, LENGTH_MAX).await;
     let body = body.map_err(|_| {
@@ -64,7 +66,13 @@ async fn set(access: &AccessControl, request: Request) -> Result<Reply, Reply> {
     telemetry::check(filter)
         .map_err(|message| bad_request(format!("invalid log filter: {message}")))?;
     // Logged before the change: the new filter could suppress this entry.
-    operator.audit("has changed the log filter", filter);
+    tracing::info!(
+        target: "audit",
+        caller = &*context.caller.name,
+        peer = context.peer.map(tracing::field::display),
+        what = filter,
+        "an operator has changed the log filter"
+    );
     telemetry::set_filter(filter);
     Ok((StatusCode::OK, format!("log.filter is {filter}")))
 }

@@ -1,12 +1,10 @@
 //! `/metrics` on the admin listener, for authenticated callers.
 
-use std::sync::{Arc, OnceLock};
-
 use crate::{
-    access::AccessControl,
     broker::Broker,
+    inspection::InspectionService,
     metrics::{BrokerStatus, Metrics},
-    request::{authenticate, bearer_token},
+    request::bearer_token,
     transport::Peer,
 };
 use axum::{
@@ -23,24 +21,20 @@ use axum::{
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Returns the route `/metrics`.
-pub(super) fn route(
-    metrics: &Metrics,
-    access: &AccessControl,
-    broker: &Arc<OnceLock<Broker>>,
-) -> Router {
-    let (metrics, access, broker) = (metrics.clone(), access.clone(), Arc::clone(broker));
+pub(super) fn route(metrics: &Metrics, inspection: &InspectionService) -> Router {
+    let (metrics, inspection) = (metrics.clone(), inspection.clone());
     let scrape = get(move |request: Request| {
-        let (metrics, broker) = (metrics.clone(), Arc::clone(&broker));
+        let (metrics, inspection) = (metrics.clone(), inspection.clone());
         let peer = request.extensions().get::<Peer>();
         let authorization = request.headers().get(AUTHORIZATION);
         let bearer = authorization.map(|header| bearer_token(header.as_bytes()));
-        let caller = authenticate(&access, peer, bearer);
+        let authenticated = inspection.authenticate(peer, bearer);
         async move {
-            if caller.is_err() {
+            if authenticated.is_err() {
                 let how = [(WWW_AUTHENTICATE, "Bearer")];
                 return (StatusCode::UNAUTHORIZED, how).into_response();
             }
-            answer(&metrics, broker.get()).await
+            answer(&metrics, inspection.broker()).await
         }
     });
     Router::new().route("/metrics", scrape)

@@ -1,28 +1,43 @@
 //! Decoding of requests to inspect and to administer locks.
 
-use leasehold_proto::v1::{ForceReleaseLeaseRequest, GetLockRequest, SetLockLimitRequest};
-
-use crate::{
-    access::Verb,
-    lock::{LockKey, PERMITS_MAX, RevokeCommand, RevokeMode},
-    request::{FieldValidator, RequestContext, RequestError},
+use leasehold_proto::v1::{
+    ForceReleaseLeaseRequest, GetLockRequest, ListLocksRequest, SetLockLimitRequest,
+    WatchLocksRequest,
 };
 
-pub(in crate::grpc) fn get_lock(
-    request: &GetLockRequest,
-    context: &RequestContext,
-) -> Result<LockKey, RequestError> {
+use crate::{
+    inspection::{ListRequest, WatchRequest},
+    lock::{Limits, LockKey, PERMITS_MAX, RevokeCommand, RevokeMode},
+    request::{FieldValidator, RequestError},
+};
+
+pub(in crate::grpc) fn get_lock(request: &GetLockRequest) -> Result<LockKey, RequestError> {
     let mut fields = FieldValidator::default();
     let lock = fields.lock("", &request.namespace, &request.name);
-    let lock = fields.finish(lock)?;
-    context.authorize(Verb::Observe, [&lock])?;
-    Ok(lock)
+    fields.finish(lock)
+}
+
+pub(in crate::grpc) fn list_locks(request: ListLocksRequest) -> ListRequest {
+    ListRequest {
+        namespace: request.namespace,
+        name_prefix: request.name_prefix,
+        owner_id: request.owner_id,
+        page_size: request.page_size,
+        page_token: request.page_token,
+    }
+}
+
+pub(in crate::grpc) fn watch_locks(request: WatchLocksRequest) -> WatchRequest {
+    WatchRequest {
+        namespace: request.namespace,
+        name_prefix: request.name_prefix,
+        resumes: !request.resume_token.is_empty(),
+    }
 }
 
 /// Decodes the lock and its limit; `None` removes the limit.
 pub(in crate::grpc) fn set_lock_limit(
     request: SetLockLimitRequest,
-    context: &RequestContext,
 ) -> Result<(LockKey, Option<u32>), RequestError> {
     let mut fields = FieldValidator::default();
     let lock = fields.required_lock(request.lock);
@@ -32,13 +47,12 @@ pub(in crate::grpc) fn set_lock_limit(
         fields.violation("limit", "must be 1 to 1000, or 0 to remove the limit");
     }
     let (lock, limit) = fields.finish(lock.zip(limit))?;
-    context.authorize(Verb::Admin, [&lock])?;
     Ok((lock, (limit > 0).then_some(limit)))
 }
 
 pub(in crate::grpc) fn force_release(
     request: ForceReleaseLeaseRequest,
-    context: &RequestContext,
+    limits: &Limits,
 ) -> Result<RevokeCommand, RequestError> {
     let mut fields = FieldValidator::default();
     let lock = fields.required_lock(request.lock);
@@ -47,7 +61,7 @@ pub(in crate::grpc) fn force_release(
     let grace_ms = fields.wait("grace", request.grace);
     let delay = request.lock_delay;
     let lock_delay_ms = delay.map(|delay| fields.wait("lock_delay", Some(delay)));
-    fields.lock_delay(lock_delay_ms.unwrap_or(0), &context.limits);
+    fields.lock_delay(lock_delay_ms.unwrap_or(0), limits);
     fields.request_id(&request.request_id);
     if request.unsafe_now && grace_ms > 0 {
         fields.violation("grace", "must be unset with unsafe_now");
@@ -64,7 +78,5 @@ pub(in crate::grpc) fn force_release(
             (false, true) => RevokeMode::Immediate,
         },
     });
-    let revoke = fields.finish(revoke)?;
-    context.authorize(Verb::ForceRelease, [&revoke.lock])?;
-    Ok(revoke)
+    fields.finish(revoke)
 }

@@ -1,25 +1,50 @@
-//! WatchLocks streams: change events that match a filter, bookmarks, and the final status.
+//! Watches: changes of the locks that match a filter, bookmarks, and the final error.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures::{
     future::{BoxFuture, FutureExt as _},
-    stream::{self, BoxStream, StreamExt as _},
+    stream::{self, Stream},
 };
-use leasehold_proto::v1::{Holder, WatchLocksResponse, watch_locks_response::EventType};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
-use tonic::Status;
 
-use super::encode;
+use super::listing;
 use crate::{
     access::Verb,
     broker::watch::{WatchEvent, WatchSubscription},
-    lock::{Filter, LockError, LockKey},
-    request::{RequestContext, RequestError},
+    lock::{Filter, LockError, LockKey, Mode},
+    request::{FieldValidator, RequestContext, RequestError},
+    store::{Change, ChangeKind},
 };
 
 /// Interval of bookmarks, which keep proxies from closing an idle stream.
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(10);
+
+/// A request to watch locks, as its caller has sent it.
+#[derive(Debug, Clone, Default)]
+pub struct WatchRequest {
+    /// Namespace of the watched locks; empty for all namespaces.
+    pub namespace: String,
+    pub name_prefix: String,
+    /// True if the watch continues an earlier one.
+    pub resumes: bool,
+}
+
+/// An event of a watch, as one caller may see it.
+#[derive(Debug, Clone)]
+pub enum LockEvent {
+    /// No change since the previous event.
+    Bookmark,
+    /// Changes may have been missed.
+    Gap,
+    Changed {
+        lock: LockKey,
+        kind: ChangeKind,
+        mode: Mode,
+        /// The whole change, if the caller may observe the lock.
+        change: Option<Arc<Change>>,
+    },
+}
 
 struct WatchStream {
     watch: WatchSubscription,
@@ -42,7 +67,7 @@ pub(super) fn events(
     context: RequestContext,
     filter: Filter,
     resumes: bool,
-) -> BoxStream<'static, Result<WatchLocksResponse, Status>> {
+) -> impl Stream<Item = Result<LockEvent, RequestError>> + Send {
     let mut bookmarks = interval_at(Instant::now() + BOOKMARK_INTERVAL, BOOKMARK_INTERVAL);
     bookmarks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let caller = context.clone();
@@ -60,7 +85,15 @@ pub(super) fn events(
         let event = watch_stream.next().await?;
         Some((event, watch_stream))
     })
-    .boxed()
+}
+
+impl WatchRequest {
+    pub(crate) fn validate(&self) -> Result<Filter, RequestError> {
+        let mut fields = FieldValidator::default();
+        let prefix = self.name_prefix.clone();
+        let filter = listing::filter(&mut fields, &self.namespace, prefix, String::new());
+        fields.finish(filter)
+    }
 }
 
 impl WatchStream {
@@ -69,19 +102,19 @@ impl WatchStream {
         self.filter.matches_name(lock) && self.context.is_visible(&self.filter, lock)
     }
 
-    async fn next(&mut self) -> Option<Result<WatchLocksResponse, Status>> {
+    async fn next(&mut self) -> Option<Result<LockEvent, RequestError>> {
         if self.has_ended {
             return None;
         }
         if std::mem::take(&mut self.has_gap) {
-            return Some(Ok(encode::event(EventType::Gap, None)));
+            return Some(Ok(LockEvent::Gap));
         }
         loop {
             let received = tokio::select! {
                 biased;
                 error = &mut self.withdrawn => {
                     self.has_ended = true;
-                    return Some(Err(error.into()));
+                    return Some(Err(error));
                 }
                 // The stream has reached its maximum age. The client opens another stream, as it
                 // does for a connection.
@@ -90,25 +123,21 @@ impl WatchStream {
                 _ = self.bookmarks.tick() => None,
             };
             match received {
-                None => return Some(Ok(encode::event(EventType::Bookmark, None))),
+                None => return Some(Ok(LockEvent::Bookmark)),
                 Some(Some(WatchEvent::Changed(lock, change))) if self.is_visible(&lock) => {
-                    let event = encode::event_type(change.kind);
-                    let mut subject = encode::changed_holder(&lock, &change);
-                    if !self.context.can(Verb::Observe, &lock) {
-                        subject = Holder {
-                            target: subject.target,
-                            ..Holder::default()
-                        };
-                    }
-                    return Some(Ok(encode::event(event, Some(subject))));
+                    let may_observe = self.context.can(Verb::Observe, &lock);
+                    return Some(Ok(LockEvent::Changed {
+                        lock,
+                        kind: change.kind,
+                        mode: change.mode,
+                        change: may_observe.then_some(change),
+                    }));
                 }
                 Some(Some(WatchEvent::Changed(..))) => {}
-                Some(Some(WatchEvent::Gap)) => {
-                    return Some(Ok(encode::event(EventType::Gap, None)));
-                }
+                Some(Some(WatchEvent::Gap)) => return Some(Ok(LockEvent::Gap)),
                 Some(None) => {
                     self.has_ended = true;
-                    return Some(Err(RequestError::from(LockError::Draining).into()));
+                    return Some(Err(LockError::Draining.into()));
                 }
             }
         }
