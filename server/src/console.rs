@@ -21,7 +21,7 @@ use std::sync::Arc;
 use axum::{
     Router,
     extract::DefaultBodyLimit,
-    middleware::from_fn,
+    middleware::{from_fn, from_fn_with_state},
     routing::{get, post},
 };
 use tokio::time::Instant;
@@ -37,18 +37,10 @@ const LIVE_PAGES_PER_CALLER_MAX: usize = 8;
 /// Maximum size of a form. A form with the longest valid fields, percent-encoded, fits.
 const FORM_MAX_BYTES: usize = 16 * 1_024;
 
-/// The dependencies of the operator console.
-pub(crate) struct ConsoleDependencies {
-    pub(crate) service: InspectionService,
-    /// A short description of the store and its address.
-    pub(crate) store: String,
-    /// Stops the background tasks of the console.
-    pub(crate) stop: CancellationToken,
-}
-
 /// The state that all requests share.
 struct ConsoleState {
     service: InspectionService,
+    /// A short description of the store and its address.
     store: String,
     started_at: Instant,
     csrf_tokens: CsrfTokens,
@@ -60,12 +52,8 @@ struct ConsoleState {
 type SharedState = Arc<ConsoleState>;
 
 /// Creates the routes of the console, which are merged with the other routes of the listener.
-pub(crate) fn router(dependencies: ConsoleDependencies) -> Router {
-    let ConsoleDependencies {
-        service,
-        store,
-        stop,
-    } = dependencies;
+/// `stop` stops the background tasks.
+pub(crate) fn router(service: InspectionService, store: String, stop: CancellationToken) -> Router {
     let tasks = TaskTracker::new();
     let console = Arc::new(ConsoleState {
         store,
@@ -84,6 +72,10 @@ pub(crate) fn router(dependencies: ConsoleDependencies) -> Router {
         .route("/audit", get(audit::show))
         .route("/live", get(sse::stream_updates))
         .route("/lock/force-release", post(force_release::force_release))
+        .route_layer(from_fn_with_state(
+            Arc::clone(&console),
+            layout::authenticate,
+        ))
         .route("/assets/page.css", get(assets::css))
         .route("/assets/page.js", get(assets::js))
         .route("/assets/icon.svg", get(assets::icon))

@@ -169,11 +169,7 @@ async fn serve(
         config.live.subscribe(),
         grpc::page_bounds(&config.http2),
     );
-    let console = console::router(console::ConsoleDependencies {
-        service: inspection.clone(),
-        store: config.store.description(),
-        stop: stop.clone(),
-    });
+    let console = console::router(inspection.clone(), config.store.description(), stop.clone());
     let operators = admin_router(&edge, &inspection, console)
         .serve_with_incoming_shutdown(probes.connections(), stop.clone().cancelled_owned());
     let callers = serve_api(&edge, calls, &inspection, &broker, shutdown);

@@ -1,12 +1,12 @@
 //! Audit page: operator actions, denied requests and lost leases, as recorded by this broker.
 
 use askama::Template;
-use axum::{extract::State, response::Response};
+use axum::{Extension, extract::State, response::Response};
 
 use super::{
     SharedState,
     format::{Link, span, time},
-    layout::{AuthenticatedUser, ErrorPage, Layout, render, require_broker},
+    layout::{ErrorPage, Layout, render, require_broker},
     sse::{View, updates_address},
 };
 use crate::{
@@ -53,10 +53,10 @@ pub(super) struct EndRow {
 
 pub(super) async fn show(
     State(console): State<SharedState>,
-    AuthenticatedUser(user): AuthenticatedUser,
+    Extension(user): Extension<RequestContext>,
 ) -> Result<Response, ErrorPage> {
-    let broker = require_broker(&console, &user)?;
-    authorize(&user).map_err(|error| ErrorPage::from(error).with_user(&user))?;
+    let broker = require_broker(&console)?;
+    authorize(&user)?;
     let events = broker.history().audit_events();
     let events = events.iter().filter(|event| is_visible(event, &user));
     let losses = broker.history().losses();

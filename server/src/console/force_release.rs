@@ -2,6 +2,7 @@
 //! revokes the lease.
 
 use axum::{
+    Extension,
     extract::{Form, FromRequest as _, Request, State},
     http::StatusCode,
     response::{IntoResponse as _, Redirect, Response},
@@ -9,16 +10,13 @@ use axum::{
 use serde::Deserialize;
 
 use super::{
-    SharedState,
-    csrf::TokenScope,
-    layout::{AuthenticatedUser, ErrorPage},
-    lock::notice_address,
+    SharedState, csrf::TokenScope, layout::ErrorPage, lock::notice_address,
     security::is_same_origin,
 };
 use crate::{
     browsers::host,
     lock::{RevokeCommand, RevokeMode},
-    request::{FieldValidator, RequestError},
+    request::{FieldValidator, RequestContext, RequestError},
 };
 
 /// Maximum grace period of the form in seconds; the API allows longer ones.
@@ -38,19 +36,18 @@ struct ForceReleaseForm {
 
 pub(super) async fn force_release(
     State(console): State<SharedState>,
-    AuthenticatedUser(user): AuthenticatedUser,
+    Extension(user): Extension<RequestContext>,
     request: Request,
 ) -> Result<Response, ErrorPage> {
-    let reject = |status, message: &str| ErrorPage::new(status, message).with_user(&user);
     if !is_same_origin(request.headers(), host(&request).as_ref()) {
         let message = "The request has no header that proves that the form was sent from a page \
                        of this replica.";
-        return Err(reject(StatusCode::FORBIDDEN, message));
+        return Err(ErrorPage::new(StatusCode::FORBIDDEN, message));
     }
     let result = Form::<ForceReleaseForm>::from_request(request, &()).await;
     let Form(form) = result.map_err(|_| {
         let message = "The form is invalid: open it again on the page of the lock.";
-        reject(StatusCode::BAD_REQUEST, message)
+        ErrorPage::new(StatusCode::BAD_REQUEST, message)
     })?;
     let scope = TokenScope {
         user: &user.caller.name,
@@ -61,7 +58,7 @@ pub(super) async fn force_release(
     if !console.csrf_tokens.verify(&form.mark, scope) {
         let message = "The form is invalid: this replica did not create it for you and this lease \
                        within the last hour. Open it again.";
-        return Err(reject(StatusCode::FORBIDDEN, message));
+        return Err(ErrorPage::new(StatusCode::FORBIDDEN, message));
     }
     let grace = match form.grace.trim() {
         "" => Some(0),
@@ -71,15 +68,12 @@ pub(super) async fn force_release(
     let grace = grace.ok_or_else(|| {
         let message =
             "The grace period must be a number of seconds, at most 3600. Nothing was done.";
-        reject(StatusCode::BAD_REQUEST, message)
+        ErrorPage::new(StatusCode::BAD_REQUEST, message)
     })?;
     let done = if grace > 0 { "asked" } else { "revoked" };
     let return_address = notice_address(&form.namespace, &form.name, done);
-    let result = match form.into_command(grace * 1_000) {
-        Ok(command) => console.service.revoke(&user, &command).await,
-        Err(error) => Err(error),
-    };
-    result.map_err(|error| ErrorPage::from(error).with_user(&user))?;
+    let command = form.into_command(grace * 1_000)?;
+    console.service.revoke(&user, &command).await?;
     Ok(Redirect::to(&return_address).into_response())
 }
 

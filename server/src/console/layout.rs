@@ -2,12 +2,12 @@
 
 use askama::Template;
 use axum::{
-    extract::FromRequestParts,
+    extract::{Request, State},
     http::{
         HeaderMap, HeaderValue, StatusCode,
         header::{AUTHORIZATION, WWW_AUTHENTICATE},
-        request::Parts,
     },
+    middleware::Next,
     response::{Html, IntoResponse, Response},
 };
 use data_encoding::BASE64;
@@ -27,9 +27,6 @@ const CHALLENGE: HeaderValue = HeaderValue::from_static(
     "Basic realm=\"Leasehold: the password is your token\", charset=\"UTF-8\"",
 );
 
-/// An authenticated user.
-pub(super) struct AuthenticatedUser(pub(super) RequestContext);
-
 /// The layout of each page.
 pub(super) struct Layout {
     pub(super) title: String,
@@ -42,14 +39,12 @@ pub(super) struct Layout {
     pub(super) broker: Option<String>,
 }
 
-/// An error page.
-#[derive(Debug)]
+/// An error page, which [`authenticate`] renders.
+#[derive(Debug, Clone)]
 pub(super) struct ErrorPage {
     status: StatusCode,
     title: &'static str,
     message: String,
-    /// Name of the user, if authenticated.
-    user: Option<String>,
 }
 
 #[derive(Template)]
@@ -59,20 +54,28 @@ struct ErrorTemplate<'a> {
     failure: &'a ErrorPage,
 }
 
-impl FromRequestParts<SharedState> for AuthenticatedUser {
-    type Rejection = ErrorPage;
-
-    async fn from_request_parts(
-        parts: &mut Parts,
-        console: &SharedState,
-    ) -> Result<Self, ErrorPage> {
-        let peer = parts.extensions.get::<Peer>();
-        let credential = token(&parts.headers);
-        let result = console.service.authenticate(peer, credential.as_deref());
-        result.map(Self).map_err(|error| ErrorPage {
-            title: "Authentication required",
-            ..error.into()
-        })
+/// Authenticates the user of a request, and renders the error page that the request fails with.
+pub(super) async fn authenticate(
+    State(console): State<SharedState>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let peer = request.extensions().get::<Peer>();
+    let credential = token(request.headers());
+    let user = match console.service.authenticate(peer, credential.as_deref()) {
+        Ok(user) => user,
+        Err(error) => {
+            let title = "Authentication required";
+            let page = ErrorPage::from(error);
+            return ErrorPage { title, ..page }.render(None);
+        }
+    };
+    let name = display_name(&user);
+    request.extensions_mut().insert(user);
+    let mut response = next.run(request).await;
+    match response.extensions_mut().remove::<ErrorPage>() {
+        Some(page) => page.render(Some(name)),
+        None => response,
     }
 }
 
@@ -131,14 +134,27 @@ impl ErrorPage {
             status,
             title,
             message: message.into(),
-            user: None,
         }
     }
 
-    /// Sets the name of the user.
-    pub(super) fn with_user(self, user: &RequestContext) -> Self {
-        let user = Some(display_name(user));
-        Self { user, ..self }
+    fn render(&self, user: Option<String>) -> Response {
+        let layout = Layout {
+            title: self.title.to_owned(),
+            entry: "",
+            live: None,
+            user,
+            is_draining: false,
+            broker: None,
+        };
+        let mut response = render(&ErrorTemplate {
+            frame: layout,
+            failure: self,
+        });
+        *response.status_mut() = self.status;
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(WWW_AUTHENTICATE, CHALLENGE);
+        }
+        response
     }
 }
 
@@ -192,22 +208,8 @@ fn status_of(error: &LockError) -> StatusCode {
 
 impl IntoResponse for ErrorPage {
     fn into_response(self) -> Response {
-        let layout = Layout {
-            title: self.title.to_owned(),
-            entry: "",
-            live: None,
-            user: self.user.clone(),
-            is_draining: false,
-            broker: None,
-        };
-        let mut response = render(&ErrorTemplate {
-            frame: layout,
-            failure: &self,
-        });
-        *response.status_mut() = self.status;
-        if self.status == StatusCode::UNAUTHORIZED {
-            response.headers_mut().insert(WWW_AUTHENTICATE, CHALLENGE);
-        }
+        let mut response = self.status.into_response();
+        response.extensions_mut().insert(self);
         response
     }
 }
@@ -222,14 +224,11 @@ pub(super) fn render(template: &impl Template) -> Response {
 }
 
 /// Returns the broker, or an error page before the broker has started.
-pub(super) fn require_broker<'a>(
-    console: &'a ConsoleState,
-    user: &RequestContext,
-) -> Result<&'a Broker, ErrorPage> {
+pub(super) fn require_broker(console: &ConsoleState) -> Result<&Broker, ErrorPage> {
     console.service.broker().ok_or_else(|| {
         let message =
             "This replica is starting: its store has not answered yet. Try again in a few seconds.";
-        ErrorPage::new(StatusCode::SERVICE_UNAVAILABLE, message).with_user(user)
+        ErrorPage::new(StatusCode::SERVICE_UNAVAILABLE, message)
     })
 }
 

@@ -2,6 +2,7 @@
 
 use askama::Template;
 use axum::{
+    Extension,
     extract::{Query, State},
     http::{HeaderValue, header::REFERRER_POLICY},
     response::Response,
@@ -13,7 +14,7 @@ use super::{
     audit::EndRow,
     csrf::TokenScope,
     format::{Link, Moment, href},
-    layout::{AuthenticatedUser, ErrorPage, Layout, render, require_broker},
+    layout::{ErrorPage, Layout, render, require_broker},
     locks::{holder_mode, lock_mode, state_name},
     sse::{View, updates_address},
 };
@@ -96,20 +97,14 @@ struct RevokeForm {
 
 pub(super) async fn show(
     State(console): State<SharedState>,
-    AuthenticatedUser(user): AuthenticatedUser,
+    Extension(user): Extension<RequestContext>,
     Query(query): Query<LockQuery>,
 ) -> Result<Response, ErrorPage> {
-    let broker = require_broker(&console, &user)?;
+    let broker = require_broker(&console)?;
     let mut fields = FieldValidator::default();
     let key = fields.lock("", &query.namespace, &query.name);
-    let lock = match fields.finish(key) {
-        Ok(key) => {
-            let state = console.service.get(&user, &key).await;
-            state.map(|state| (key, state))
-        }
-        Err(error) => Err(error),
-    };
-    let (key, state) = lock.map_err(|error| ErrorPage::from(error).with_user(&user))?;
+    let key = fields.finish(key)?;
+    let state = console.service.get(&user, &key).await?;
     let ends = broker.history().ends_of(&key, ENDS_MAX);
     let ends = ends.iter().map(|end| EndRow::new(end, true)).collect();
     let page = LockPage::new(&console, &user, &query, &key, state, ends);

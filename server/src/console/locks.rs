@@ -5,6 +5,7 @@ use std::{cmp::Reverse, time::Duration};
 
 use askama::Template;
 use axum::{
+    Extension,
     extract::{Query, State},
     response::Response,
 };
@@ -14,7 +15,7 @@ use tokio::time::Instant;
 use super::{
     ConsoleState, SharedState,
     format::{Link, Moment, href},
-    layout::{AuthenticatedUser, ErrorPage, Layout, render, require_broker},
+    layout::{ErrorPage, Layout, render, require_broker},
     sse::{View, updates_address},
 };
 use crate::{
@@ -81,19 +82,12 @@ pub(super) struct Row {
     pub(super) queue_length: u32,
 }
 
-/// The result of a scan for a sorted result.
-struct ScanResult {
-    locks: Vec<ListedLock>,
-    scanned: usize,
-    is_complete: bool,
-}
-
 pub(super) async fn show(
     State(console): State<SharedState>,
-    AuthenticatedUser(user): AuthenticatedUser,
+    Extension(user): Extension<RequestContext>,
     Query(search): Query<Search>,
 ) -> Result<Response, ErrorPage> {
-    require_broker(&console, &user)?;
+    require_broker(&console)?;
     let result = match search.sort {
         Sort::Store => list_in_store_order(&console, &user, &search).await,
         Sort::Age => list_sorted(&console, &user, &search, since_ms).await,
@@ -104,7 +98,7 @@ pub(super) async fn show(
             .await
         }
     };
-    let (locks, summary, next) = result.map_err(|error| ErrorPage::from(error).with_user(&user))?;
+    let (locks, summary, next) = result?;
     let layout = Layout::new(&console, &user, "Locks", "locks");
     Ok(render(&LocksPage {
         frame: layout.live_at(updates_address(View::Search, None)),
@@ -148,30 +142,11 @@ async fn list_sorted<K: Ord>(
     search: &Search,
     key: impl Fn(&ListedLock) -> K,
 ) -> Result<SearchResult, RequestError> {
-    let scan = scan_first(console, user, search, key).await?;
-    let count = scan.locks.len();
-    let summary = match scan.is_complete {
-        true => format!("The first {count} of {} locks.", scan.scanned),
-        false => format!(
-            "The first {count} of {} locks that could be read within a second. There are more: \
-             enter a prefix, a namespace or an owner for a complete result.",
-            scan.scanned
-        ),
-    };
-    Ok((scan.locks, summary, None))
-}
-
-async fn scan_first<K: Ord>(
-    console: &ConsoleState,
-    user: &RequestContext,
-    search: &Search,
-    key: impl Fn(&ListedLock) -> K,
-) -> Result<ScanResult, RequestError> {
     let deadline = Instant::now() + SCAN_DURATION_MAX;
     let max_locks = usize::try_from(ROWS).unwrap_or_default();
     let (mut locks, mut page_token) = (Vec::new(), String::new());
     let mut scanned = 0;
-    loop {
+    let is_complete = loop {
         let request = search.request(&page_token, STEP);
         let listed = console.service.list(user, request).await?;
         scanned += listed.locks.len();
@@ -179,15 +154,22 @@ async fn scan_first<K: Ord>(
         sort(&mut locks, &key);
         locks.truncate(max_locks);
         page_token = listed.next_page_token;
-        let is_complete = page_token.is_empty();
-        if is_complete || scanned >= SCAN_LOCKS_MAX || Instant::now() >= deadline {
-            return Ok(ScanResult {
-                locks,
-                scanned,
-                is_complete,
-            });
+        if page_token.is_empty() {
+            break true;
         }
-    }
+        if scanned >= SCAN_LOCKS_MAX || Instant::now() >= deadline {
+            break false;
+        }
+    };
+    let count = locks.len();
+    let summary = match is_complete {
+        true => format!("The first {count} of {scanned} locks."),
+        false => format!(
+            "The first {count} of {scanned} locks that could be read within a second. There are \
+             more: enter a prefix, a namespace or an owner for a complete result."
+        ),
+    };
+    Ok((locks, summary, None))
 }
 
 impl Search {

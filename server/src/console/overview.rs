@@ -3,12 +3,12 @@
 use std::time::{Duration, SystemTime};
 
 use askama::Template;
-use axum::{extract::State, response::Response};
+use axum::{Extension, extract::State, response::Response};
 
 use super::{
     ConsoleState, SharedState,
     format::{Link, Moment, span},
-    layout::{AuthenticatedUser, ErrorPage, Layout, render, require_broker},
+    layout::{ErrorPage, Layout, render, require_broker},
     lock_counts::{HotLock, LockCounts},
     sse::{View, updates_address},
 };
@@ -64,11 +64,10 @@ struct Replica {
 
 pub(super) async fn show(
     State(console): State<SharedState>,
-    AuthenticatedUser(user): AuthenticatedUser,
+    Extension(user): Extension<RequestContext>,
 ) -> Result<Response, ErrorPage> {
-    let result = user.authorize_any(Verb::List);
-    result.map_err(|error| ErrorPage::from(error).with_user(&user))?;
-    let broker = require_broker(&console, &user)?;
+    user.authorize_any(Verb::List)?;
+    let broker = require_broker(&console)?;
     let counts = console.lock_counter.current(broker, &user).await;
     let layout = Layout::new(&console, &user, "Overview", "overview");
     Ok(render(&OverviewPage {

@@ -2,6 +2,7 @@
 
 use askama::Template;
 use axum::{
+    Extension,
     extract::{Query, State},
     http::StatusCode,
     response::Response,
@@ -11,7 +12,7 @@ use serde::Deserialize;
 use super::{
     ConsoleState, SharedState,
     format::{Moment, href},
-    layout::{AuthenticatedUser, ErrorPage, Layout, render, require_broker},
+    layout::{ErrorPage, Layout, render, require_broker},
     locks::{Row, Search},
     sse::{View, updates_address},
 };
@@ -54,21 +55,20 @@ struct Waits {
 
 pub(super) async fn show(
     State(console): State<SharedState>,
-    AuthenticatedUser(user): AuthenticatedUser,
+    Extension(user): Extension<RequestContext>,
     Query(query): Query<OwnerQuery>,
 ) -> Result<Response, ErrorPage> {
-    require_broker(&console, &user)?;
+    require_broker(&console)?;
     if query.id.is_empty() {
         let message = "The URL does not contain an owner.";
-        return Err(ErrorPage::new(StatusCode::BAD_REQUEST, message).with_user(&user));
+        return Err(ErrorPage::new(StatusCode::BAD_REQUEST, message));
     }
     let search = Search {
         owner: query.id.clone(),
         ..Search::default()
     };
     let request = search.request(&query.from, ROWS);
-    let result = console.service.list(&user, request).await;
-    let listed = result.map_err(|error| ErrorPage::from(error).with_user(&user))?;
+    let listed = console.service.list(&user, request).await?;
     let (mut held, mut waits, mut behind) = (Vec::new(), Vec::new(), 0);
     for lock in &listed.locks {
         let row = Row::new(lock);

@@ -4,6 +4,7 @@
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use axum::{
+    Extension,
     extract::{Query, State},
     http::StatusCode,
     response::{
@@ -22,7 +23,7 @@ use super::{
     SharedState, audit,
     change_feed::{ChangeBatch, FLUSH_INTERVAL},
     format::href,
-    layout::{AuthenticatedUser, ErrorPage, require_broker},
+    layout::{ErrorPage, require_broker},
 };
 use crate::{
     access::Verb,
@@ -92,13 +93,12 @@ struct UpdateStream {
 
 pub(super) async fn stream_updates(
     State(console): State<SharedState>,
-    AuthenticatedUser(user): AuthenticatedUser,
+    Extension(user): Extension<RequestContext>,
     Query(query): Query<LiveQuery>,
 ) -> Result<Response, ErrorPage> {
-    let broker = require_broker(&console, &user)?.clone();
+    let broker = require_broker(&console)?.clone();
     let lock = query.lock();
-    authorize_updates(&user, query.view, lock.as_ref())
-        .map_err(|error_page| error_page.with_user(&user))?;
+    authorize_updates(&user, query.view, lock.as_ref())?;
     if broker.is_draining() {
         // After this status, browsers do not reconnect.
         return Ok(StatusCode::NO_CONTENT.into_response());
@@ -114,7 +114,7 @@ pub(super) async fn stream_updates(
             Bound::Total(_) => StatusCode::SERVICE_UNAVAILABLE,
         };
         let message = format!("{quota}: this page does not update itself until it is loaded again");
-        ErrorPage::new(status, message).with_user(&user)
+        ErrorPage::new(status, message)
     })?;
     let batches = console.change_feed.listen(&broker).await;
     let last_batch = batches.borrow().number();
@@ -270,21 +270,13 @@ mod tests {
     use tower::Service as _;
 
     use super::*;
-    use crate::{
-        console::{ConsoleDependencies, router},
-        inspection::InspectionService,
-        store::stub::StubStore,
-    };
+    use crate::{console::router, inspection::InspectionService, store::stub::StubStore};
 
     #[tokio::test(start_paused = true)]
     async fn a_live_page_stays_connected_for_ten_minutes() {
-        let mut console = router(ConsoleDependencies {
-            service: InspectionService::without_authentication(Broker::unlimited(Arc::new(
-                StubStore::default(),
-            ))),
-            store: String::new(),
-            stop: CancellationToken::new(),
-        });
+        let broker = Broker::unlimited(Arc::new(StubStore::default()));
+        let service = InspectionService::without_authentication(broker);
+        let mut console = router(service, String::new(), CancellationToken::new());
         let started_at = Instant::now();
         let request = Request::get(updates_address(View::Audit, None)).body(Body::empty());
         let response = console.call(request.expect("a request")).await;
