@@ -29,7 +29,9 @@ use tokio::sync::watch;
 use tonic::{Request, Response, Status, Streaming};
 
 pub use self::delivery::DeliveryConfirmation;
-use self::{inspection::InspectionServiceImpl, wait_limit::ConnectionWaitLimiter};
+use self::{
+    decode::ReleaseCall, inspection::InspectionServiceImpl, wait_limit::ConnectionWaitLimiter,
+};
 use crate::{
     access::{AccessControl, AuthError, Caller, Verb},
     broker::{Broker, Delivery, spans},
@@ -129,15 +131,19 @@ impl LockServiceImpl {
         RequestContext::new(&self.access, self.live.borrow().limits, caller, peer)
     }
 
-    /// Acquires the locks of a decoded call, or counts a call that was rejected before it reached
-    /// the broker.
+    /// Authorizes a decoded call and acquires its locks, or counts a call that was rejected before it
+    /// reached the broker.
     async fn acquire_lease(
         &self,
         call: Result<AcquireCall, RequestError>,
         context: &RequestContext,
         wait_max_ms: u64,
     ) -> Result<Delivery, Status> {
-        let mut call = call.inspect_err(|error| {
+        let authorized = call.and_then(|call| {
+            context.authorize_acquire(&call)?;
+            Ok(call)
+        });
+        let mut call = authorized.inspect_err(|error| {
             let is_denied = matches!(error, RequestError::Denied(..));
             self.broker.metrics().acquire_rejected(is_denied);
         })?;
@@ -174,7 +180,7 @@ impl LockService for LockServiceImpl {
     ) -> Result<Response<AcquireResponse>, Status> {
         let context = self.context(&request)?;
         let wait_max_ms = deadline::wait_max_ms(request.metadata());
-        let call = decode::acquire(request.into_inner(), &context);
+        let call = decode::acquire(request.into_inner(), &context.limits);
         let delivery = self.acquire_lease(call, &context, wait_max_ms).await?;
         let lease = Some(encode::lease(delivery.lease()));
         Ok(DeliveryConfirmation::response(
@@ -189,7 +195,7 @@ impl LockService for LockServiceImpl {
     ) -> Result<Response<AcquireAllResponse>, Status> {
         let context = self.context(&request)?;
         let wait_max_ms = deadline::wait_max_ms(request.metadata());
-        let call = decode::acquire_all(request.into_inner(), &context);
+        let call = decode::acquire_all(request.into_inner(), &context.limits);
         let delivery = self.acquire_lease(call, &context, wait_max_ms).await?;
         let lease = Some(encode::lease(delivery.lease()));
         Ok(DeliveryConfirmation::response(
@@ -203,11 +209,16 @@ impl LockService for LockServiceImpl {
         request: Request<ReleaseRequest>,
     ) -> Result<Response<ReleaseResponse>, Status> {
         let context = self.context(&request)?;
-        let (locks, scope, expected_attachment) = decode::release(request.into_inner(), &context)?;
-        record_span_locks(&locks);
+        let ReleaseCall {
+            lease,
+            scope,
+            expected_attachment,
+        } = decode::release(request.into_inner(), &context.limits)?;
+        context.authorize_presented(&lease)?;
+        record_span_locks(&lease.locks);
         let result = self
             .broker
-            .release(&locks, scope, expected_attachment)
+            .release(&lease.locks, scope, expected_attachment)
             .await?;
         Ok(Response::new(encode::released(result)))
     }
@@ -217,7 +228,8 @@ impl LockService for LockServiceImpl {
         request: Request<RenewRequest>,
     ) -> Result<Response<RenewResponse>, Status> {
         let context = self.context(&request)?;
-        let (presented, ttl) = decode::renew(request.into_inner(), &context)?;
+        let (presented, ttl) = decode::renew(request.into_inner(), &context.limits)?;
+        context.authorize_presented(&presented)?;
         record_span_locks(&presented.locks);
         let lease = Lease {
             locks: self
@@ -257,7 +269,8 @@ impl LockService for LockServiceImpl {
         request: Request<CheckFencingTokenRequest>,
     ) -> Result<Response<CheckFencingTokenResponse>, Status> {
         let context = self.context(&request)?;
-        let (lock, token) = decode::check_fencing_token(request.into_inner(), &context)?;
+        let (lock, token) = decode::check_fencing_token(request.into_inner())?;
+        context.authorize(Verb::Observe, [&lock])?;
         let remaining = self.broker.check_fencing_token(&lock, token).await;
         let remaining_ms = remaining.map_err(|error| error.for_lock(&lock))?;
         let remaining = Some(encode::duration(remaining_ms));

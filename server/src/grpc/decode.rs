@@ -16,21 +16,28 @@ pub(super) use self::inspection::{
     force_release, get_lock, list_locks, set_lock_limit, watch_locks,
 };
 use crate::{
-    access::Verb,
     lock::{
         AcquireCall, ArgumentsHash, ExpectedAttachment, FencingToken, LeaseId, LeaseOptions,
-        LeaseRef, Limits, LockKey, Mode, PresentedLease, ReleaseScope, RequestHash, RequestId,
-        Target, Ttl,
+        Limits, LockKey, Mode, PresentedLease, ReleaseScope, RequestHash, RequestId, Target, Ttl,
     },
-    request::{FieldValidator, RequestContext, RequestError},
+    request::{FieldValidator, RequestError},
 };
 
 /// Maximum number of locks in an AcquireAll.
 const TARGETS_MAX: usize = 16;
 
+/// A decoded release.
+pub(super) struct ReleaseCall {
+    /// The lease, with only those locks that are to be released.
+    pub(super) lease: PresentedLease,
+    pub(super) scope: ReleaseScope,
+    /// A part of a lease that is on a stream can be released only on that stream.
+    pub(super) expected_attachment: ExpectedAttachment,
+}
+
 pub(super) fn acquire(
     request: AcquireRequest,
-    context: &RequestContext,
+    limits: &Limits,
 ) -> Result<AcquireCall, RequestError> {
     let mut fields = FieldValidator::default();
     let target = fields.required("target", request.target, |fields, target| {
@@ -38,7 +45,7 @@ pub(super) fn acquire(
     });
     let mut under = None;
     if let Some(lease) = request.under {
-        under = lease::parse(&mut fields, "under", lease, context);
+        under = lease::parse(&mut fields, "under", lease, limits);
     }
     if let (Some(target), Some(lease)) = (&target, &under)
         && lease.locks.iter().any(|held| held.lock == target.lock)
@@ -64,19 +71,13 @@ pub(super) fn acquire(
         disconnect_grace: request.disconnect_grace,
     };
     let targets = target.map(|target| vec![target]);
-    let call = decode_call(&mut fields, request, targets, under, &context.limits);
-    let call = fields.finish(call)?;
-    context.authorize(Verb::Acquire, locks_of(&call))?;
-    let under = call
-        .under
-        .map(|lease| lease::verify_ownership(lease, &context.caller))
-        .transpose()?;
-    Ok(AcquireCall { under, ..call })
+    let call = decode_call(&mut fields, request, targets, under, limits);
+    fields.finish(call)
 }
 
 pub(super) fn hold_acquire(
     acquire: HoldAcquire,
-    context: &RequestContext,
+    limits: &Limits,
 ) -> Result<(AcquireCall, u32), RequestError> {
     let HoldAcquire {
         request,
@@ -84,12 +85,12 @@ pub(super) fn hold_acquire(
         ..
     } = acquire;
     let (number, request) = stream_request(attach_number, request, |call| &call.request_id)?;
-    Ok((self::acquire(request, context)?, number))
+    Ok((self::acquire(request, limits)?, number))
 }
 
 pub(super) fn hold_acquire_all(
     acquire: HoldAcquireAll,
-    context: &RequestContext,
+    limits: &Limits,
 ) -> Result<(AcquireCall, u32), RequestError> {
     let HoldAcquireAll {
         request,
@@ -97,30 +98,27 @@ pub(super) fn hold_acquire_all(
         ..
     } = acquire;
     let (number, request) = stream_request(attach_number, request, |call| &call.request_id)?;
-    Ok((decode_acquire_all(request, context)?, number))
+    Ok((decode_acquire_all(request, limits)?, number))
 }
 
 pub(super) fn attach(
     attach: AttachLease,
-    context: &RequestContext,
+    limits: &Limits,
 ) -> Result<(PresentedLease, u32), RequestError> {
     let mut fields = FieldValidator::default();
     let number = fields.attach_number(attach.attach_number);
-    let lease = lease::required(&mut fields, attach.lease, context);
+    let lease = lease::required(&mut fields, attach.lease, limits);
     let (number, lease) = fields.finish(number.zip(lease))?;
-    let lease = authorize_presented(lease, context)?;
     Ok((lease, number))
 }
 
 pub(super) fn hold_release(
     release: HoldRelease,
-    context: &RequestContext,
 ) -> Result<(LeaseId, Option<LockKey>, Option<RequestHash>), RequestError> {
     let mut fields = FieldValidator::default();
     let lease_id = fields.lease_id("lease_id", &release.lease_id);
     let (lock, entry) = released_part(&mut fields, release.lock, &release.request_id);
     let lease_id = fields.finish(lease_id)?;
-    context.authorize(Verb::Acquire, &lock)?;
     Ok((lease_id, lock, entry.map(|request_id| request_id.hash())))
 }
 
@@ -134,9 +132,9 @@ pub(super) fn detach(detach: DetachLease) -> Result<LeaseId, RequestError> {
 /// already acquired are not renewed during the wait.
 pub(super) fn acquire_all(
     request: AcquireAllRequest,
-    context: &RequestContext,
+    limits: &Limits,
 ) -> Result<AcquireCall, RequestError> {
-    let mut call = decode_acquire_all(request, context)?;
+    let mut call = decode_acquire_all(request, limits)?;
     call.wait_ms = call
         .wait_ms
         .min(call.options.effective_ttl(call.ttl).as_millis());
@@ -145,25 +143,21 @@ pub(super) fn acquire_all(
 
 fn decode_acquire_all(
     request: AcquireAllRequest,
-    context: &RequestContext,
+    limits: &Limits,
 ) -> Result<AcquireCall, RequestError> {
     let mut fields = FieldValidator::default();
     let targets = decode_targets(&mut fields, &request.targets);
-    let call = decode_call(&mut fields, request, targets, None, &context.limits);
-    let call = fields.finish(call)?;
-    context.authorize(Verb::Acquire, locks_of(&call))?;
-    Ok(call)
+    let call = decode_call(&mut fields, request, targets, None, limits);
+    fields.finish(call)
 }
 
-/// Decodes the locks to release, the scope of the release, and the required attachment. A part of a
-/// lease that is on a stream can be released only on that stream.
 pub(super) fn release(
     request: ReleaseRequest,
-    context: &RequestContext,
-) -> Result<(Vec<LeaseRef>, ReleaseScope, ExpectedAttachment), RequestError> {
+    limits: &Limits,
+) -> Result<ReleaseCall, RequestError> {
     let mut fields = FieldValidator::default();
     let (requested_lock, entry) = released_part(&mut fields, request.lock, &request.request_id);
-    let mut lease = lease::required(&mut fields, request.lease, context);
+    let mut lease = lease::required(&mut fields, request.lease, limits);
     if let (Some(lock), Some(lease)) = (&requested_lock, &mut lease) {
         lease.locks.retain(|held| held.lock == *lock);
         if lease.locks.is_empty() {
@@ -174,36 +168,37 @@ pub(super) fn release(
         Some(_) => ExpectedAttachment::None,
         None => ExpectedAttachment::Any,
     };
-    let lease = authorize_presented(fields.finish(lease)?, context)?;
+    let lease = fields.finish(lease)?;
     let scope = match (requested_lock, entry) {
         (None, _) => ReleaseScope::All,
         (Some(_), None) => ReleaseScope::Lock,
         (Some(_), Some(request_id)) => ReleaseScope::Entry(request_id.hash()),
     };
-    Ok((lease.locks, scope, expected_attachment))
+    Ok(ReleaseCall {
+        lease,
+        scope,
+        expected_attachment,
+    })
 }
 
 pub(super) fn renew(
     request: RenewRequest,
-    context: &RequestContext,
+    limits: &Limits,
 ) -> Result<(PresentedLease, Option<Ttl>), RequestError> {
     let mut fields = FieldValidator::default();
     let ttl_ms = fields.ttl("ttl", request.ttl);
-    let lease = lease::required(&mut fields, request.lease, context);
-    let lease = authorize_presented(fields.finish(lease)?, context)?;
-    Ok((lease, ttl_ms.map(|ttl_ms| context.limits.ttl(Some(ttl_ms)))))
+    let lease = lease::required(&mut fields, request.lease, limits);
+    let lease = fields.finish(lease)?;
+    Ok((lease, ttl_ms.map(|ttl_ms| limits.ttl(Some(ttl_ms)))))
 }
 
 pub(super) fn check_fencing_token(
     request: CheckFencingTokenRequest,
-    context: &RequestContext,
 ) -> Result<(LockKey, FencingToken), RequestError> {
     let mut fields = FieldValidator::default();
     let lock = fields.required_lock(request.lock);
     let token = fields.fencing_token("fencing_token", request.fencing_token);
-    let (lock, token) = fields.finish(lock.zip(token))?;
-    context.authorize(Verb::Observe, [&lock])?;
-    Ok((lock, token))
+    fields.finish(lock.zip(token))
 }
 
 /// Decodes the attach number and the acquire of a message on a stream, which requires a request id.
@@ -234,22 +229,6 @@ fn released_part(
     }
     let lock = lock.and_then(|lock| fields.lock("lock", &lock.namespace, &lock.name));
     (lock, fields.request_id(request_id))
-}
-
-/// Authorizes the use of every lock of a presented lease, and verifies that the lease
-/// belongs to the caller.
-fn authorize_presented(
-    lease: PresentedLease,
-    context: &RequestContext,
-) -> Result<PresentedLease, RequestError> {
-    context.authorize(Verb::Acquire, lease.locks.iter().map(|held| &held.lock))?;
-    lease::verify_ownership(lease, &context.caller)
-}
-
-fn locks_of(call: &AcquireCall) -> impl Iterator<Item = &LockKey> {
-    let under = call.under.iter().flat_map(|lease| &lease.locks);
-    let held = under.map(|held| &held.lock);
-    call.targets.iter().map(|target| &target.lock).chain(held)
 }
 
 fn decode_targets(fields: &mut FieldValidator, targets: &[pb::LockTarget]) -> Option<Vec<Target>> {

@@ -35,15 +35,15 @@ static CONTEXT: LazyLock<RequestContext> = LazyLock::new(|| {
 /// Decoders of every message that a client may send, and of the headers whose text
 /// the broker parses.
 const DECODERS: [fn(&[u8]); 12] = [
-    |bytes| check(bytes, |request| decode::acquire(request, &CONTEXT)),
-    |bytes| check(bytes, |request| decode::acquire_all(request, &CONTEXT)),
-    |bytes| check(bytes, |request| decode::release(request, &CONTEXT)),
-    |bytes| check(bytes, |request| decode::renew(request, &CONTEXT)),
+    |bytes| check(bytes, |request| decode::acquire(request, &CONTEXT.limits)),
     |bytes| {
         check(bytes, |request| {
-            decode::check_fencing_token(request, &CONTEXT)
+            decode::acquire_all(request, &CONTEXT.limits)
         })
     },
+    |bytes| check(bytes, |request| decode::release(request, &CONTEXT.limits)),
+    |bytes| check(bytes, |request| decode::renew(request, &CONTEXT.limits)),
+    |bytes| check(bytes, decode::check_fencing_token),
     |bytes| check(bytes, |request| decode::get_lock(&request)),
     |bytes| check(bytes, |request| decode::list_locks(request).validate()),
     |bytes| check(bytes, |request| decode::watch_locks(request).validate()),

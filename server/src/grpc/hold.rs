@@ -31,7 +31,7 @@ use crate::{
         lease_stream::{StreamCaller, StreamCommand},
     },
     config::ReloadableConfig,
-    lock::LockKey,
+    lock::{AcquireCall, LockKey},
     rate_limit::RateLimit,
     request::{RequestContext, RequestError},
     trace::{Span, Tracing},
@@ -211,35 +211,25 @@ pub(super) fn decode(
     match message {
         Request::Acquire(acquire) => {
             let call_id = acquire.call_id;
-            let call = decode::hold_acquire(acquire, context);
-            let (call, number) = call.map_err(|error| (call_id, error))?;
-            let call = Box::new(call);
-            Ok(StreamCommand::Acquire {
-                call_id,
-                call,
-                number,
-                span,
-            })
+            let decoded = decode::hold_acquire(acquire, &context.limits);
+            let command = authorize_acquire(context, call_id, decoded, span);
+            command.map_err(|error| (call_id, error))
         }
         Request::AcquireAll(acquire) => {
             let call_id = acquire.call_id;
-            let call = decode::hold_acquire_all(acquire, context);
-            let (call, number) = call.map_err(|error| (call_id, error))?;
-            let call = Box::new(call);
-            Ok(StreamCommand::Acquire {
-                call_id,
-                call,
-                number,
-                span,
-            })
+            let decoded = decode::hold_acquire_all(acquire, &context.limits);
+            let command = authorize_acquire(context, call_id, decoded, span);
+            command.map_err(|error| (call_id, error))
         }
         Request::Cancel(cancel) => Ok(StreamCommand::Cancel {
             call_id: cancel.call_id,
         }),
         Request::Attach(attach) => {
             let call_id = attach.call_id;
-            let attach = decode::attach(attach, context);
-            let (lease, number) = attach.map_err(|error| (call_id, error))?;
+            let rejected = |error| (call_id, error);
+            let attach = decode::attach(attach, &context.limits);
+            let (lease, number) = attach.map_err(rejected)?;
+            context.authorize_presented(&lease).map_err(rejected)?;
             Ok(StreamCommand::Attach {
                 call_id,
                 lease,
@@ -249,8 +239,10 @@ pub(super) fn decode(
         }
         Request::Release(release) => {
             let call_id = release.call_id;
-            let release = decode::hold_release(release, context);
-            let (lease_id, lock, entry) = release.map_err(|error| (call_id, error))?;
+            let rejected = |error| (call_id, error);
+            let (lease_id, lock, entry) = decode::hold_release(release).map_err(rejected)?;
+            let authorized = context.authorize(Verb::Acquire, &lock);
+            authorized.map_err(rejected)?;
             Ok(StreamCommand::Release {
                 call_id,
                 lease_id,
@@ -278,6 +270,22 @@ pub(super) fn decode(
             sequence: heartbeat.sequence,
         }),
     }
+}
+
+fn authorize_acquire(
+    context: &RequestContext,
+    call_id: i64,
+    decoded: Result<(AcquireCall, u32), RequestError>,
+    span: Span,
+) -> Result<StreamCommand, RequestError> {
+    let (call, number) = decoded?;
+    context.authorize_acquire(&call)?;
+    Ok(StreamCommand::Acquire {
+        call_id,
+        call: Box::new(call),
+        number,
+        span,
+    })
 }
 
 #[cfg(test)]

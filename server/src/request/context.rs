@@ -8,7 +8,7 @@ use futures::stream::Stream;
 use super::RequestError;
 use crate::{
     access::{AccessControl, AuthError, Caller, PresentedCredentials, Verb, WithdrawalReason},
-    lock::{Filter, Limits, LockError, LockFailure, LockKey},
+    lock::{AcquireCall, Filter, Limits, LockError, LockFailure, LockKey, PresentedLease},
     transport::Peer,
 };
 
@@ -134,6 +134,32 @@ impl RequestContext {
                 Err(RequestError::Denied(verb, lock.clone()))
             }
             None => Ok(()),
+        }
+    }
+
+    /// Checks that the caller may acquire all locks of the call, and that it owns the lease that the
+    /// call extends.
+    ///
+    /// # Errors
+    /// Those of [`Self::authorize`] and [`Self::authorize_presented`].
+    pub fn authorize_acquire(&self, call: &AcquireCall) -> Result<(), RequestError> {
+        let targets = call.targets.iter().map(|target| &target.lock);
+        self.authorize(Verb::Acquire, targets)?;
+        let lease = call.under.as_ref();
+        lease.map_or(Ok(()), |lease| self.authorize_presented(lease))
+    }
+
+    /// Checks that the caller may acquire all locks of the presented lease, and that it owns the
+    /// lease: the token of the lease and the name of the caller hash to its id. The stores verify
+    /// the other fields.
+    ///
+    /// # Errors
+    /// Those of [`Self::authorize`], and [`LockError::NotHolder`].
+    pub fn authorize_presented(&self, lease: &PresentedLease) -> Result<(), RequestError> {
+        self.authorize(Verb::Acquire, lease.locks.iter().map(|held| &held.lock))?;
+        match lease.lease_token.lease_id(&self.caller.name) == lease.lease_id {
+            true => Ok(()),
+            false => Err(LockError::NotHolder.for_lock(&lease.locks[0].lock).into()),
         }
     }
 

@@ -6,19 +6,18 @@ use std::collections::HashSet;
 use leasehold_proto::v1 as pb;
 
 use crate::{
-    access::Caller,
-    lock::{FencingToken, LOCKS_MAX, LeaseRef, LeaseToken, LockError, LockKey, PresentedLease},
-    request::{FieldValidator, RequestContext, RequestError},
+    lock::{FencingToken, LOCKS_MAX, LeaseRef, LeaseToken, Limits, LockKey, PresentedLease},
+    request::FieldValidator,
 };
 
 /// Decodes the lease of a request that requires one. Returns `None` if the lease is invalid.
 pub(super) fn required(
     fields: &mut FieldValidator,
     lease: Option<pb::Lease>,
-    context: &RequestContext,
+    limits: &Limits,
 ) -> Option<PresentedLease> {
     fields.required("lease", lease, |fields, lease| {
-        parse(fields, "lease", lease, context)
+        parse(fields, "lease", lease, limits)
     })
 }
 
@@ -27,7 +26,7 @@ pub(super) fn parse(
     fields: &mut FieldValidator,
     path: &str,
     lease: pb::Lease,
-    context: &RequestContext,
+    limits: &Limits,
 ) -> Option<PresentedLease> {
     let field_path = |field: &str| format!("{path}.{field}");
     let lease_id = fields.lease_id(&field_path("lease_id"), &lease.lease_id);
@@ -65,7 +64,7 @@ pub(super) fn parse(
     Some(PresentedLease {
         lease_id,
         lease_token: LeaseToken::from_caller(lease.lease_token),
-        ttl: context.limits.ttl(ttl_ms),
+        ttl: limits.ttl(ttl_ms),
         locks: locks.collect(),
     })
 }
@@ -81,16 +80,4 @@ fn parse_grant(
     });
     let token = fields.fencing_token(&format!("{path}.fencing_token"), grant.fencing_token);
     Some((target?.lock, token?))
-}
-
-/// Verifies that the lease belongs to the caller: its token and the caller's name hash to its id.
-pub(super) fn verify_ownership(
-    lease: PresentedLease,
-    caller: &Caller,
-) -> Result<PresentedLease, RequestError> {
-    if lease.lease_token.lease_id(&caller.name) == lease.lease_id {
-        return Ok(lease);
-    }
-    let lock = &lease.locks[0].lock;
-    Err(LockError::NotHolder.for_lock(lock).into())
 }
