@@ -334,3 +334,6 @@ impl RequestedTimes {
         ArgumentsHash::of(&fields)
     }
 }
+
+#[cfg(test)]
+mod tests;

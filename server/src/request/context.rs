@@ -242,3 +242,45 @@ pub fn bearer_token(authorization: &[u8]) -> &str {
 fn client_ip(address: SocketAddr) -> IpAddr {
     address.ip().to_canonical()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        lock::{FencingToken, LeaseRef, LeaseToken, Ttl},
+        store::stub::lock,
+    };
+
+    #[test]
+    fn a_presented_lease_must_belong_to_the_caller() {
+        let access = AccessControl::allow_all();
+        let caller = authenticate(&access, None, None).expect("no authentication is required");
+        let context = RequestContext::new(&access, Limits::default(), caller, None);
+        let context = context.expect("a valid caller");
+        let lease_token = LeaseToken::from_caller("a".to_owned());
+        let lease = PresentedLease {
+            lease_id: lease_token.lease_id(&context.caller.name),
+            locks: vec![LeaseRef {
+                lock: lock("a"),
+                lease_id: lease_token.lease_id(&context.caller.name),
+                fencing_token: FencingToken::after(0, 1),
+            }],
+            lease_token,
+            ttl: Ttl::from_stored(1_000),
+        };
+        assert_eq!(context.authorize_presented(&lease), Ok(()));
+        let other = PresentedLease {
+            lease_token: LeaseToken::from_caller("b".to_owned()),
+            ..lease
+        };
+        let rejected = context.authorize_presented(&other);
+        let is_not_holder = matches!(
+            rejected,
+            Err(RequestError::Failed {
+                error: LockError::NotHolder,
+                ..
+            })
+        );
+        assert!(is_not_holder, "{rejected:?}");
+    }
+}
