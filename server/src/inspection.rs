@@ -22,7 +22,7 @@ use crate::{
     access::{AccessControl, Caller, Verb},
     broker::{Broker, spans},
     config::ReloadableConfig,
-    lock::{Holder, LockError, LockKey, LockState, RevokeCommand, RevokeMode},
+    lock::{Holder, LockError, LockFailure, LockKey, LockState, RevokeCommand, RevokeMode},
     recent_events::{AuditEvent, AuditEventKind},
     request::{RequestContext, RequestError, authenticate},
     trace::Span,
@@ -129,7 +129,7 @@ impl InspectionService {
     ) -> Result<Option<LockState>, RequestError> {
         context.check_credential()?;
         context.authorize(Verb::Observe, [lock])?;
-        let state = self.started_broker()?.get(lock).await;
+        let state = self.broker_for(lock)?.get(lock).await;
         Ok(state.map_err(|error| error.for_lock(lock))?)
     }
 
@@ -191,7 +191,8 @@ impl InspectionService {
         let span = Span::current();
         spans::record_locks(&span, [lock]);
         spans::lease_id(&span, command.lease_id);
-        let revoked = async { self.started_broker()?.revoke(command).await }.await;
+        let broker = self.broker_for(lock)?;
+        let revoked = broker.revoke(command).await;
         let (holder, queue_length) = revoked.map_err(|error| not_revoked(error, lock))?;
         if command.mode != RevokeMode::DryRun {
             tracing::warn!(
@@ -206,14 +207,11 @@ impl InspectionService {
                 peer = context.peer.map(tracing::field::display),
                 "an operator has revoked a lease"
             );
-            self.record_audit(AuditEvent {
+            let event = audit_event(AuditEventKind::ForceRelease, lock, context);
+            broker.history().record_audit(AuditEvent {
                 lease_id: Some(command.lease_id),
-                ..audit_event(
-                    AuditEventKind::ForceRelease,
-                    lock,
-                    context,
-                    command.reason.clone(),
-                )
+                detail: command.reason.clone(),
+                ..event
             });
         }
         let may_observe = context.can(Verb::Observe, lock);
@@ -234,7 +232,8 @@ impl InspectionService {
     ) -> Result<u32, RequestError> {
         context.check_credential()?;
         context.authorize(Verb::Admin, [lock])?;
-        let previous = async { self.started_broker()?.set_limit(lock, limit).await }.await;
+        let broker = self.broker_for(lock)?;
+        let previous = broker.set_limit(lock, limit).await;
         let previous = previous.map_err(|error| limit_not_set(error, lock))?;
         let previous = previous.unwrap_or(0);
         let (kind, changed, new) = match limit {
@@ -250,8 +249,10 @@ impl InspectionService {
             peer = context.peer.map(tracing::field::display),
             "an operator has {changed} a limit"
         );
-        let detail = format!("from {previous} to {new}");
-        self.record_audit(audit_event(kind, lock, context, detail));
+        broker.history().record_audit(AuditEvent {
+            detail: format!("from {previous} to {new}"),
+            ..audit_event(kind, lock, context)
+        });
         Ok(previous)
     }
 
@@ -259,20 +260,14 @@ impl InspectionService {
         self.broker.get().ok_or(LockError::StoreUnavailable)
     }
 
-    fn record_audit(&self, event: AuditEvent) {
-        if let Some(broker) = self.broker.get() {
-            broker.history().record_audit(event);
-        }
+    fn broker_for(&self, lock: &LockKey) -> Result<&Broker, LockFailure> {
+        let broker = self.started_broker();
+        broker.map_err(|error| error.for_lock(lock))
     }
 }
 
-/// Creates an audit event with the current time, without a lease.
-fn audit_event(
-    kind: AuditEventKind,
-    lock: &LockKey,
-    context: &RequestContext,
-    detail: String,
-) -> AuditEvent {
+/// Creates an audit event with the current time, without a lease and a detail.
+fn audit_event(kind: AuditEventKind, lock: &LockKey, context: &RequestContext) -> AuditEvent {
     let peer = context.peer.map(|peer| peer.to_string());
     AuditEvent {
         at: SystemTime::now(),
@@ -281,7 +276,7 @@ fn audit_event(
         peer: peer.unwrap_or_default(),
         lock: Some(lock.clone()),
         lease_id: None,
-        detail,
+        detail: String::new(),
     }
 }
 

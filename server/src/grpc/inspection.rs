@@ -12,7 +12,7 @@ use tonic::{Request, Response, Status};
 
 use super::{caller_of, decode, encode};
 use crate::{
-    inspection::{self, LockPage},
+    inspection,
     lock::LockError,
     request::{RequestContext, RequestError},
 };
@@ -50,13 +50,10 @@ impl InspectionService for InspectionServiceImpl {
     ) -> Result<Response<ListLocksResponse>, Status> {
         let context = self.context(&request)?;
         let request = decode::list_locks(request.into_inner());
-        let LockPage {
-            locks,
-            next_page_token,
-        } = self.0.list(&context, request).await?;
+        let page = self.0.list(&context, request).await?;
         Ok(Response::new(ListLocksResponse {
-            locks: locks.iter().map(encode::listed_lock).collect(),
-            next_page_token,
+            locks: page.locks.iter().map(encode::listed_lock).collect(),
+            next_page_token: page.next_page_token,
         }))
     }
 

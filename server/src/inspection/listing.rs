@@ -75,6 +75,13 @@ struct PageBuilder {
     size: fn(&ListedLock) -> usize,
 }
 
+/// A lock that may be added to a page.
+struct Candidate {
+    listed: ListedLock,
+    /// Size on the page in bytes.
+    bytes: usize,
+}
+
 impl ListRequest {
     pub(crate) fn validate(self) -> Result<ListQuery, RequestError> {
         let mut fields = FieldValidator::default();
@@ -140,16 +147,18 @@ pub(super) async fn page(
                 Err(_) if !page.locks.is_empty() => break,
                 Err(error) => return Err(error),
             };
-        let fitting_count = page.count_fitting(&listed);
-        if fitting_count == 0 && !listed.is_empty() && !page.locks.is_empty() {
+        let candidates = listed.into_iter().map(|listed| page.measure(listed));
+        let candidates: Vec<_> = candidates.collect();
+        let fitting_count = page.count_fitting(&candidates);
+        if fitting_count == 0 && !candidates.is_empty() && !page.locks.is_empty() {
             break;
         }
-        if fitting_count.max(1) < listed.len() {
+        if fitting_count.max(1) < candidates.len() {
             // The cursor of a step is behind all locks of the step.
             remaining = fitting_count.max(1);
             continue;
         }
-        page.add(listed);
+        page.add(candidates);
         next = next_cursor;
         remaining = page_size - page.locks.len();
         let is_limit_reached = steps >= STEPS_MAX || Instant::now() >= deadline;
@@ -213,32 +222,42 @@ impl PageBuilder {
         }
     }
 
+    fn measure(&self, listed: ListedLock) -> Candidate {
+        let bytes = (self.size)(&listed);
+        Candidate { listed, bytes }
+    }
+
     /// Returns the number of leading locks that fit on the page.
-    fn count_fitting(&self, listed: &[ListedLock]) -> usize {
+    fn count_fitting(&self, candidates: &[Candidate]) -> usize {
         let mut remaining_bytes = self.bytes_left;
-        let fits = |entry: &&ListedLock| {
-            let size = match self.names.contains(&entry.lock) {
+        let fits = |candidate: &&Candidate| {
+            let bytes = match self.names.contains(&candidate.listed.lock) {
                 true => 0,
-                false => (self.size)(entry),
+                false => candidate.bytes,
             };
-            let fits = size <= remaining_bytes;
-            remaining_bytes = remaining_bytes.saturating_sub(size);
+            let fits = bytes <= remaining_bytes;
+            remaining_bytes = remaining_bytes.saturating_sub(bytes);
             fits
         };
-        listed.iter().take_while(fits).count()
+        candidates.iter().take_while(fits).count()
     }
 
     /// Adds locks to the page. A lock that is too large for a whole page is added
     /// with fewer holders.
-    fn add(&mut self, listed: Vec<ListedLock>) {
-        for mut entry in listed {
-            if !self.names.insert(entry.lock.clone()) {
+    fn add(&mut self, candidates: Vec<Candidate>) {
+        for mut candidate in candidates {
+            let lock = candidate.listed.lock.clone();
+            if !self.names.insert(lock.clone()) {
                 continue;
             }
-            self.last = Some(entry.lock.clone());
-            while (self.size)(&entry) > self.bytes_left && entry.state.holders.pop().is_some() {}
-            self.bytes_left = self.bytes_left.saturating_sub((self.size)(&entry));
-            self.locks.push(entry);
+            self.last = Some(lock);
+            while candidate.bytes > self.bytes_left
+                && candidate.listed.state.holders.pop().is_some()
+            {
+                candidate = self.measure(candidate.listed);
+            }
+            self.bytes_left = self.bytes_left.saturating_sub(candidate.bytes);
+            self.locks.push(candidate.listed);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures::{
     future::{BoxFuture, FutureExt as _},
-    stream::{self, Stream},
+    stream::{self, Stream, StreamExt as _},
 };
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
 
@@ -54,9 +54,6 @@ struct WatchStream {
     filter: Filter,
     ends_at: Instant,
     bookmarks: Interval,
-    /// True if earlier events may be missing; a gap event is sent first.
-    has_gap: bool,
-    has_ended: bool,
 }
 
 /// Returns the events of the locks that match the filter. A resumed watch begins with a gap event,
@@ -78,13 +75,12 @@ pub(super) fn events(
         filter,
         ends_at: Instant::now() + lifetime,
         bookmarks,
-        has_gap: resumes,
-        has_ended: false,
     };
-    stream::unfold(watch_stream, |mut watch_stream| async move {
+    let changes = stream::try_unfold(watch_stream, |mut watch_stream| async move {
         let event = watch_stream.next().await?;
-        Some((event, watch_stream))
-    })
+        Ok(event.map(|event| (event, watch_stream)))
+    });
+    stream::iter(resumes.then_some(Ok(LockEvent::Gap))).chain(changes)
 }
 
 impl WatchRequest {
@@ -102,31 +98,22 @@ impl WatchStream {
         self.filter.matches_name(lock) && self.context.is_visible(&self.filter, lock)
     }
 
-    async fn next(&mut self) -> Option<Result<LockEvent, RequestError>> {
-        if self.has_ended {
-            return None;
-        }
-        if std::mem::take(&mut self.has_gap) {
-            return Some(Ok(LockEvent::Gap));
-        }
+    async fn next(&mut self) -> Result<Option<LockEvent>, RequestError> {
         loop {
             let received = tokio::select! {
                 biased;
-                error = &mut self.withdrawn => {
-                    self.has_ended = true;
-                    return Some(Err(error));
-                }
+                error = &mut self.withdrawn => return Err(error),
                 // The stream has reached its maximum age. The client opens another stream, as it
                 // does for a connection.
-                () = sleep_until(self.ends_at) => return None,
+                () = sleep_until(self.ends_at) => return Ok(None),
                 received = self.watch.next() => Some(received),
                 _ = self.bookmarks.tick() => None,
             };
             match received {
-                None => return Some(Ok(LockEvent::Bookmark)),
+                None => return Ok(Some(LockEvent::Bookmark)),
                 Some(Some(WatchEvent::Changed(lock, change))) if self.is_visible(&lock) => {
                     let may_observe = self.context.can(Verb::Observe, &lock);
-                    return Some(Ok(LockEvent::Changed {
+                    return Ok(Some(LockEvent::Changed {
                         lock,
                         kind: change.kind,
                         mode: change.mode,
@@ -134,11 +121,8 @@ impl WatchStream {
                     }));
                 }
                 Some(Some(WatchEvent::Changed(..))) => {}
-                Some(Some(WatchEvent::Gap)) => return Some(Ok(LockEvent::Gap)),
-                Some(None) => {
-                    self.has_ended = true;
-                    return Some(Err(LockError::Draining.into()));
-                }
+                Some(Some(WatchEvent::Gap)) => return Ok(Some(LockEvent::Gap)),
+                Some(None) => return Err(LockError::Draining.into()),
             }
         }
     }
