@@ -38,17 +38,17 @@ const STEP: i32 = 1_000;
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Search {
-    pub(super) namespace: String,
-    pub(super) prefix: String,
-    pub(super) owner: String,
-    pub(super) sort: Sort,
+    namespace: String,
+    prefix: String,
+    owner: String,
+    sort: Sort,
     /// Page token at which the order of the store continues.
-    pub(super) from: String,
+    from: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Sort {
+enum Sort {
     /// In the order of the store.
     #[default]
     #[serde(alias = "")]
@@ -190,7 +190,7 @@ impl Search {
         href("/locks", &fields)
     }
 
-    pub(super) fn request(&self, page_token: &str, page_size: i32) -> ListRequest {
+    fn request(&self, page_token: &str, page_size: i32) -> ListRequest {
         ListRequest {
             namespace: self.namespace.trim().to_owned(),
             name_prefix: self.prefix.clone(),

@@ -13,10 +13,10 @@ use super::{
     ConsoleState, SharedState,
     format::{Moment, href},
     layout::{ErrorPage, Layout, render, require_broker},
-    locks::{Row, Search},
+    locks::Row,
     sse::{View, updates_address},
 };
-use crate::{lock::LockKey, request::RequestContext, telemetry::plain};
+use crate::{inspection::ListRequest, lock::LockKey, request::RequestContext, telemetry::plain};
 
 /// Number of locks per page. Each queue in which the owner waits requires another store request.
 const ROWS: i32 = 50;
@@ -63,11 +63,12 @@ pub(super) async fn show(
         let message = "The URL does not contain an owner.";
         return Err(ErrorPage::new(StatusCode::BAD_REQUEST, message));
     }
-    let search = Search {
-        owner: query.id.clone(),
-        ..Search::default()
+    let request = ListRequest {
+        owner_id: query.id.clone(),
+        page_size: ROWS,
+        page_token: query.from.clone(),
+        ..ListRequest::default()
     };
-    let request = search.request(&query.from, ROWS);
     let listed = console.service.list(&user, request).await?;
     let (mut held, mut waits, mut behind) = (Vec::new(), Vec::new(), 0);
     for lock in &listed.locks {

@@ -156,15 +156,12 @@ fn authorize_updates(
     view: View,
     lock: Option<&LockKey>,
 ) -> Result<(), ErrorPage> {
-    let forbidden = || {
-        ErrorPage::new(
-            StatusCode::FORBIDDEN,
-            "The policy does not allow you to observe this lock.",
-        )
-    };
     match (view, lock) {
         (View::Overview | View::Search, _) => Ok(user.authorize_any(Verb::List)?),
-        (View::Lock, Some(lock)) if !user.can(Verb::Observe, lock) => Err(forbidden()),
+        (View::Lock, Some(lock)) if !user.can(Verb::Observe, lock) => Err(ErrorPage::new(
+            StatusCode::FORBIDDEN,
+            "The policy does not allow you to observe this lock.",
+        )),
         (View::Lock, None) => Err(ErrorPage::new(
             StatusCode::BAD_REQUEST,
             "The URL does not contain a lock name.",
