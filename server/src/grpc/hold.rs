@@ -170,7 +170,13 @@ impl CommandReader {
         if matches!(message, Request::Heartbeat(_))
             && HEARTBEATS.check(&mut self.arrival_time).is_err()
         {
-            self.client.responses.fail(rate_limit_exceeded());
+            let message = format!(
+                "more than {HEARTBEATS_PER_SECOND} heartbeats a second; send one heartbeat every \
+                 heartbeat_interval"
+            );
+            let (code, reason) = (Code::ResourceExhausted, pb::ErrorReason::QuotaExceeded);
+            let error = ErrorResponse::new(code, reason, message);
+            self.client.responses.fail(error.into());
             return None;
         }
         let span = self.client.calls.start(&message);
@@ -192,15 +198,6 @@ impl CommandReader {
         let access_filter = Arc::new(move |lock: &LockKey| context.can(Verb::Acquire, lock));
         StreamCommand::Restrict { may: access_filter }
     }
-}
-
-fn rate_limit_exceeded() -> Status {
-    let message = format!(
-        "more than {HEARTBEATS_PER_SECOND} heartbeats a second; send one heartbeat every \
-         heartbeat_interval"
-    );
-    let reason = pb::ErrorReason::QuotaExceeded;
-    ErrorResponse::new(Code::ResourceExhausted, reason, message).into()
 }
 
 pub(super) fn decode(

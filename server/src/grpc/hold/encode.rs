@@ -45,17 +45,11 @@ pub(super) fn response(event: StreamEvent, context: &RequestContext) -> HoldResp
             leases: leases.into_iter().map(extended).collect(),
             heartbeat_interval: interval_ms.map(encode::duration),
         }),
-        StreamEvent::Released { call_id, result } => {
-            let pb::ReleaseResponse {
-                already_released,
-                hold_count,
-            } = encode::released(result);
-            Response::Released(pb::Released {
-                call_id,
-                already_released,
-                hold_count,
-            })
-        }
+        StreamEvent::Released { call_id, result } => Response::Released(pb::Released {
+            call_id,
+            already_released: result.already_released,
+            hold_count: encode::count(result.hold_count),
+        }),
         StreamEvent::Ended {
             lease_id,
             reason: ended_reason,
