@@ -32,7 +32,7 @@ impl Script {
         }
     }
 
-    /// Marks the script as one that can run for several locks at once (dispatch.lua).
+    /// Marks the script as one that can run for several locks at once (prelude.lua).
     #[must_use]
     pub(super) fn for_several_locks(self) -> Self {
         Self {

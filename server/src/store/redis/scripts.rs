@@ -77,15 +77,15 @@ const CONSTANTS: [(&str, u64); 19] = named![
     TOUCH_STALL_MS,
 ];
 
-/// Text of a verb's script: the parts that it needs, in an order in which each part uses only
-/// earlier parts.
+/// Text of the script that runs the function `$verb`: the parts that it needs, in an order in which
+/// each part uses only earlier parts.
 ///
 /// The parts are in two nested functions, which makes their functions cheaper to create. A variable
 /// from outside the enclosing function costs nothing, but Lua searches the variables of the
 /// enclosing function one after the other. A function may use at most 60 variables from outside
 /// (upvalues), which limits where the inner function can begin.
 macro_rules! text {
-    ($flags:literal, $verb:literal, [$($outer:literal),*], [$($part:literal),*]) => {
+    ($flags:literal, $verb:literal, [$($part:literal),*]) => {
         concat!(
             "#!lua",
             $flags,
@@ -94,24 +94,30 @@ macro_rules! text {
             "'\n",
             include_str!("lua/prelude.lua"),
             "local function parts()\n",
-            include_str!("lua/record.lua"),
-            include_str!("lua/watch.lua"),
+            include_str!("lua/messages.lua"),
             include_str!("lua/queue.lua"),
             include_str!("lua/holders.lua"),
-            $(include_str!(concat!("lua/", $outer, ".lua")),)*
+            include_str!("lua/record.lua"),
             "local function inner_parts()\n",
             $(include_str!(concat!("lua/", $part, ".lua")),)*
-            include_str!(concat!("lua/", $verb, ".lua")),
-            "return verb\nend\nreturn inner_parts()\nend\nlocal verb = parts()\n",
-            include_str!("lua/dispatch.lua")
+            "return ",
+            $verb,
+            "\nend\nreturn inner_parts()\nend\nreturn run(parts())\n"
         )
     };
 }
 
-/// Text of a verb that grants locks to waiters, with the parts that this needs.
+/// Text of a verb that changes holders.
+macro_rules! changing {
+    ($flags:literal, $verb:literal, [$($part:literal),*]) => {
+        text!($flags, $verb, ["grant", "ended_leases", "era_check" $(, $part)*])
+    };
+}
+
+/// Text of a verb that also grants locks to waiters.
 macro_rules! granting {
     ($flags:literal, $verb:literal, [$($part:literal),*]) => {
-        text!($flags, $verb, ["publish"], ["grant", "ended_leases", "expire", "era_check", "next_waiter", "advance" $(, $part)*])
+        changing!($flags, $verb, ["advance" $(, $part)*])
     };
 }
 
@@ -162,64 +168,26 @@ fn with_constants(text: &str) -> String {
     replaced
 }
 
-const ACQUIRE: &str = granting!(
-    "",
-    "acquire",
-    [
-        "unlisted",
-        "attempts",
-        "holders_info",
-        "tombstones",
-        "entries",
-        "reentry",
-        "stream",
-        "reply",
-        "vote",
-        "release_subscribers"
-    ]
-);
+const ACQUIRE: &str = granting!("", "acquire", ["requests", "stream", "vote", "acquire"]);
 /// Text of renew. Renew, attach, release, cancel, touch and revoke run even if the server is out of
 /// memory.
-const RENEW: &str = text!(
-    " flags=allow-oom",
-    "renew",
-    ["publish"],
-    [
-        "grant",
-        "ended_leases",
-        "expire",
-        "era_check",
-        "stream",
-        "unlisted"
-    ]
-);
-const ATTACH: &str = text!(
-    " flags=allow-oom",
-    "attach",
-    ["publish"],
-    ["grant", "ended_leases", "expire", "era_check", "stream"]
-);
+const RENEW: &str = changing!(" flags=allow-oom", "renew", ["stream", "renew"]);
+const ATTACH: &str = changing!(" flags=allow-oom", "attach", ["stream", "renew"]);
 const RELEASE: &str = granting!(
     " flags=allow-oom",
     "release",
-    ["tombstones", "entries", "stream", "release_subscribers"]
+    ["requests", "stream", "release"]
 );
 const CANCEL: &str = granting!(
     " flags=allow-oom",
     "cancel",
-    [
-        "unlisted",
-        "attempts",
-        "tombstones",
-        "entries",
-        "release_subscribers"
-    ]
+    ["requests", "stream", "release"]
 );
-const TOUCH: &str = granting!(" flags=allow-oom", "touch", ["unlisted", "attempts"]);
-const SET_LIMIT: &str = granting!("", "set_limit", []);
-const REVOKE: &str = granting!(" flags=allow-oom", "revoke", ["release_subscribers"]);
-const GET: &str = text!(" flags=no-writes", "get", [], ["holders_info"]);
-const CHECK: &str = text!(" flags=no-writes", "check", [], ["era_check"]);
+const TOUCH: &str = granting!(" flags=allow-oom", "touch", ["touch"]);
+const SET_LIMIT: &str = granting!("", "set_lock_limit", ["operator"]);
+const REVOKE: &str = granting!(" flags=allow-oom", "revoke", ["operator"]);
+const GET: &str = text!(" flags=no-writes", "get", ["era_check", "inspect"]);
+const CHECK: &str = text!(" flags=no-writes", "check", ["era_check", "inspect"]);
 
 /// The verbs in the order of [`Verb`], with the names and texts of their scripts.
 const SOURCES: [(Verb, &str, &str); 10] = [

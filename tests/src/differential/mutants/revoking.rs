@@ -46,8 +46,8 @@ pub const MUTANTS_OF_REVOKING: [Mutant; 15] = [
     mutant("looking revokes", "if force ~= '?' then", "if true then"),
     mutant(
         "a hand-off that is not claimed is taken away",
-        "if not h or h.position then\n    local tag",
-        "if not h then\n    local tag",
+        "if not h or h.position then return",
+        "if not h then return",
     ),
     mutant(
         "the reason is lost at the end",

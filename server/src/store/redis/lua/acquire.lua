@@ -1,8 +1,59 @@
+-- Acquire, and its steps: waiting in the queue, re-entry, and the replies.
+
 -- Returns the attempts of a waiter that still count for a call from the stream `requested`. A
 -- client that has moved to another stream has left the older one, but a unary call may still be
 -- open.
 local function attempts_on(requested, w)
   return (w.stream == '' or stream_of(w.stream) == stream_of(requested)) and w.attempts or ''
+end
+
+-- Handles a repeated call of a waiter: it keeps its queue position and now belongs to this broker.
+local function requeue(position, w, again, attempts, stream)
+  w.attempts, w.passed = attempts, 0
+  w.until_ms, w.stream = math.max(w.until_ms, again.until_ms), stream
+  queue.until_ms = math.max(queue.until_ms, w.until_ms)
+  write_waiter(position, w)
+  touch_queue()
+end
+
+local function enqueue(w)
+  touch_queue()
+  queue.tail, queue.n, is_queue_touched = queue.tail + 1, queue.n + 1, true
+  queue.until_ms = math.max(queue.until_ms, w.until_ms)
+  write_waiter(queue.tail, w)
+  record_change('QUEUED', w)
+  changed['r:' .. w.request] = queue.tail
+end
+
+-- Returns true if the lock is in use with another limit.
+local function has_other_limit(limit)
+  local in_use = limit_in_use()
+  if set_limit > 0 then return limit == EXCLUSIVE_WEIGHT end
+  return in_use > 0 and limit ~= in_use and (limit > 0 or in_use == EXCLUSIVE_WEIGHT)
+end
+
+-- Re-enters the lock for the lease that holds it, which renews the lease. Returns nil, or the tag
+-- of the rejection.
+local function reenter(h, e)
+  if tonumber(e.weight) > tonumber(h.weight) then return 'UPGRADE' end
+  if not effective_ttl(h) then return 'ENDED' end
+  if hold_count(h) >= ENTRIES_MAX then return 'ENTRIES' end
+  h.entries = h.entries .. entry_text(e)
+  changed['r:' .. e.request] = '@' .. h.slot
+  extend(h)
+end
+
+local function granted(h) return reply('GRANTED', moved, grant_fields(h)) end
+
+local function held_or_queued(wait, position)
+  changed.v = SCHEMA -- so that a record without a TTL gets one even if nothing changed
+  if wait > 0 then
+    return reply('QUEUED', next_event(), position, position == queue.tail and queue.n or 0, last_token)
+  end
+  local closed = lock_delay_until
+  local list = holders_info(5, 16)
+  lock_delay_until = closed -- a holder that is over closes the lock when a command ends it
+  return reply('HELD', queue.n, math.max(closed - now, 0), holders.limit, list)
 end
 
 -- Acquire: grants the lock, adds the request to its queue, or rejects the request with a reason. A
@@ -13,20 +64,19 @@ end
 -- is 1 if the lease already exists. under: '' creates a lease, '+' adds the lock to an existing
 -- lease, a token re-enters that grant. stream: '' or 'epoch.number'. The arguments after it make
 -- the command a vote, or are ''.
-local function verb(lease, request, arguments, attempt, ttl_ms, wait_ms, rejoin, queue_max, owner, weight,
+local function acquire(lease, request, arguments, attempt, ttl_ms, wait_ms, rejoin, queue_max, owner, weight,
   limit, terms, under, stream, ...)
   local wait = tonumber(wait_ms)
   limit, stream = tonumber(limit), stream == '' and '' or broker_id .. '.' .. stream
   propose(...)
   if now > not_after then return { 'LATE', now } end
-  local r, l, was_released, was_expired, tombstones =
-    load('r:' .. request, 'l:' .. lease, 'z:' .. lease, 'e:' .. lease, 'a')
-  known['r:' .. request], known['l:' .. lease], known.a = r, l, tombstones
+  load('r:' .. request, 'l:' .. lease, 'z:' .. lease, 'e:' .. lease, 'a')
+  local position = tonumber(field('r:' .. request))
   expire()
-  if tombstones and has_tombstone(attempt) then return reply('CANCELLED') end
+  if has_tombstone(attempt) then return reply('CANCELLED') end
   -- grants that a restarted node still has must not count as votes
-  if proposed and ms_until_grants() ~= 0 then return reject_until(ms_until_grants()) end
-  local h, position = unexpired(holder_by(request)), tonumber(r)
+  if proposed and ms_until_grants() ~= 0 then return era_rejection() end
+  local h = unexpired(holder_by(request))
   if h and h.position and ms_until_grants() ~= 0 then
     lapse(h)
     h = nil
@@ -37,7 +87,7 @@ local function verb(lease, request, arguments, attempt, ttl_ms, wait_ms, rejoin,
     local requested = moved_to(h.stream, stream)
     if not requested then return reply('STALE') end
     if not effective_ttl(h) then return reply('ENDED') end
-    if ms_until_grants() ~= 0 then return reject_until(ms_until_grants()) end
+    if ms_until_grants() ~= 0 then return era_rejection() end
     attach_to(h, requested)
     set_attempts(h, e, add_attempt(e.attempts, attempt))
     if proposed then raise_token(h, e) end
@@ -45,11 +95,10 @@ local function verb(lease, request, arguments, attempt, ttl_ms, wait_ms, rejoin,
     return granted(h)
   end
   h = unexpired(holder_of(lease))
-  if tombstones and has_tombstone(request)
-    or still_counts(changed['e:' .. lease] or was_expired, expired, expiry_counts)
-    or under == '' and (h or still_counts(was_released, released, release_counts))
-    or under ~= '' and under ~= '+' and not h
-      and is_released_recently(lease, was_released) then
+  if has_tombstone(request)
+    or was_expired(lease)
+    or under == '' and (h or is_newly_released(lease))
+    or under ~= '' and under ~= '+' and not h and was_released(lease) then
     return reply('ENDED')
   end
   local w = { lease = lease, request = request, arguments = arguments, ttl = ttl_ms, since = now,
@@ -66,7 +115,7 @@ local function verb(lease, request, arguments, attempt, ttl_ms, wait_ms, rejoin,
   local enters = h and not h.position and (under == '+' or under == h.token)
   if enters and not (waits and ms_until_grants() ~= 0) then
     if stream_of(h.stream) ~= stream_of(stream) then return reply('STALE') end
-    if ms_until_grants() ~= 0 then return reject_until(ms_until_grants()) end
+    if ms_until_grants() ~= 0 then return era_rejection() end
     if waits then
       dequeue(position, request)
       w.attempts = add_attempt(attempts_on(stream, waits), attempt)
@@ -98,7 +147,7 @@ local function verb(lease, request, arguments, attempt, ttl_ms, wait_ms, rejoin,
 
   local closed = ms_until_grants()
   if closed < 0 and era_id ~= '' or closed ~= 0 and not (rejoin == '1' and wait > 0) then
-    return reject_until(closed)
+    return era_rejection()
   end
   -- advance() may have handed the lock to another request of the same lease
   local blocked = closed ~= 0 or advance() or holder_of(lease)

@@ -1,4 +1,5 @@
--- Records of ended leases, kept for a while so that repeated requests get a correct reply.
+-- Ends of leases: the expiry of holders, hand-offs that lapse because they were not claimed, and
+-- the records of ended leases, kept for a while so that repeated requests get a correct reply.
 
 -- Returns true while a release still counts. A time far in the future dates from before the clock
 -- was set back and is ignored.
@@ -18,33 +19,32 @@ local function still_counts(stamp, counters, kept)
   return seq and kept(tonumber(seq), tonumber(at), tonumber(string.match(counters, '^%d+|(%d+)')))
 end
 
-local function was_partly_released(lease) return still_counts(field('p:' .. lease), '0|0', partial_release_counts) end
+local function was_expired(lease) return still_counts(field('e:' .. lease), expired, expiry_counts) end
 
--- Returns the reason for which a lease was revoked, or nil if it was not revoked.
-local function revocation_reason(stamp) return string.match(stamp or '', '^%d+|%d+|(.*)$') end
+local function is_newly_released(lease) return still_counts(field('z:' .. lease), released, release_counts) end
 
 -- Returns true if the lock was released from the lease. The lease may have other locks.
-local function is_released_recently(lease, was_released)
-  return still_counts(was_released, released, release_counts) or was_partly_released(lease)
+local function was_released(lease)
+  return is_newly_released(lease) or still_counts(field('p:' .. lease), '0|0', partial_release_counts)
 end
 
 -- Returns how a lease that does not hold the lock has ended, and the reason if it was revoked.
-local function ended_lease_tag(lease, was_released, was_expired)
-  local stamp = changed['e:' .. lease] or was_expired
+local function ended_lease_tag(lease)
   -- expiry takes precedence: a lock can be added again after a release, but not after an expiry
-  if still_counts(stamp, expired, expiry_counts) then
-    return revocation_reason(stamp) and 'REVOKED' or 'EXPIRED', revocation_reason(stamp)
+  if was_expired(lease) then
+    local reason = string.match(field('e:' .. lease), '^%d+|%d+|(.*)$')
+    return reason and 'REVOKED' or 'EXPIRED', reason
   end
-  return is_released_recently(lease, was_released) and 'RELEASED' or 'NOTFOUND'
+  return was_released(lease) and 'RELEASED' or 'NOTFOUND'
 end
 
--- Returns how the hold with this token has ended, and the reason if it was revoked. h: the holder of
--- the lease, with another token.
-local function ended_tag(h, lease, token, was_released, was_expired)
-  if not h then return ended_lease_tag(lease, was_released, was_expired) end
+-- Returns how the hold with this token has ended, and the reason if it was revoked. h: the holder
+-- of the lease, with another token.
+local function ended_tag(h, lease, token)
+  if not h then return ended_lease_tag(lease) end
   -- a lock is added to its lease again only after a release
   local is_older = tonumber(token) < tonumber(h.token)
-  return is_older and is_released_recently(lease, was_released) and 'RELEASED' or 'NOTFOUND'
+  return is_older and was_released(lease) and 'RELEASED' or 'NOTFOUND'
 end
 
 local function fields(names)
@@ -93,4 +93,73 @@ local function record_end(kind, counters, lease, at, kept, reason)
   end
   changed[kind] = first .. '|' .. last .. parts
   return changed[kind]
+end
+
+-- Reports the end of a lease to the broker that runs the command, and to no other. The report is an
+-- element of the hand-offs in the reply: '!', 'kind|lease|token|held_ms|reason', owner.
+local function report_end(h, reason)
+  local max_hold = max_hold_of(h)
+  local is_cut = max_hold > 0 and h.since + max_hold <= h.expires
+  local kind = has_flag(h, REVOKED) and 'REVOKED' or is_cut and 'MAXHOLD' or 'EXPIRED'
+  local text = table.concat({ kind, h.lease, h.token, math.max(h.expires - h.since, 0), reason or '' }, '|')
+  local at = #hand_offs
+  hand_offs[at + 1], hand_offs[at + 2], hand_offs[at + 3] = '!', text, h.owner
+end
+
+-- Ends a lease: reports and records its end, applies its lock_delay, and frees its slot.
+local function end_lease(h)
+  local reason = has_flag(h, REVOKED) and field('k:' .. h.lease) or nil
+  report_end(h, reason)
+  start_lock_delay(h)
+  record_change(has_flag(h, REVOKED) and 'REVOKED' or 'EXPIRED', h)
+  free_holder(h)
+  expired = record_end('e', expired, h.lease, h.expires, expiry_counts, reason)
+end
+
+-- Returns why a holder cannot be renewed, and the reason if it was revoked.
+local function end_reason(h)
+  if has_flag(h, REVOKED) then return 'REVOKED', field('k:' .. h.lease) end
+  return 'MAXHOLD'
+end
+
+-- Returns an unclaimed hand-off to its queue position. Nothing of the hand-off is recorded.
+local function lapse(h)
+  local w = read_waiter(h.position)
+  w.attempts, w.passed, w.slot = h.attempts, h.expires, nil
+  write_waiter(h.position, w)
+  remove(h)
+end
+
+-- Returns the holder if it has not expired. Otherwise ends it and returns nil.
+local function unexpired(h)
+  if not h or h.expires > now then return h end
+  if h.position then lapse(h) else end_lease(h) end
+end
+
+-- Ends expired holders, at most EXPIRATIONS_MAX per command to bound the run time of the script.
+-- The next command continues.
+local function expire()
+  if holders.n == 0 or holders.earliest > now then return end
+  read_holders(1, holders.top)
+  local earliest, ended = 0, 0
+  for slot = 1, holders.top do
+    local text = field('h:' .. slot)
+    local expires = text and tonumber(string.match(text, '^%w+|%w+|%w+|%d+|%d+|%d+|(%d+)'))
+    if expires and expires > now then
+      earliest = earliest == 0 and expires or math.min(earliest, expires)
+    elseif expires and ended == EXPIRATIONS_MAX then
+      earliest, more = earliest == 0 and expires or math.min(earliest, expires), 1
+    elseif expires then
+      unexpired(holder_at(slot))
+      ended = ended + 1
+    end
+  end
+  holders.earliest, changed.v = earliest, SCHEMA
+end
+
+-- Reads the record, ends expired holders, and returns the holder of the lease.
+local function load_lease(lease)
+  load('l:' .. lease, 'z:' .. lease, 'e:' .. lease)
+  expire()
+  return unexpired(holder_of(lease))
 end

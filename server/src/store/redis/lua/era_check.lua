@@ -9,7 +9,7 @@ local function ms_until_grants()
     if not era_key then
       -- In a cluster the key of the era is not in KEYS: while its slot moves, no command with
       -- several keys could run. The key follows the era id instead: 'era_id|key', perhaps with '!'
-      -- (publish.lua). An empty era id allows no grants. An era that has already moved counts as
+      -- (messages.lua). An empty era id allows no grants. An era that has already moved counts as
       -- missing.
       era_id, era = string.match(era_id, '^(%w*)|(.-)!?$')
       era = era_id ~= '' and redis.pcall('GET', era)
@@ -31,7 +31,8 @@ local function has_lost_data_since(since_ms)
 end
 
 -- Returns the reply that rejects a command until grants are allowed.
-local function reject_until(closed)
+local function era_rejection()
+  local closed = ms_until_grants()
   if next(changed) then save() end
   return closed < 0 and { 'NOERA', now, hand_offs } or { 'RECOVERING', now, closed, hand_offs }
 end

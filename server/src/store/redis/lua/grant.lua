@@ -1,9 +1,13 @@
 -- Grant, renewal and removal of a holder: its slot, its expiry, and the sums over all holders.
+
 local function expiry(ttl) return ttl + math.floor(ttl / EXPIRY_DIVISOR) + EXPIRY_MARGIN_MS end
+
+-- Returns the time for which a lease may be held, in ms; 0 if there is no such bound.
+local function max_hold_of(h) return h.terms ~= '' and tonumber(string.match(h.terms, '^%d+')) or 0 end
 
 -- Returns the validity to announce, which is the ttl cut by max_hold. Nil if max_hold has passed.
 local function effective_ttl(h)
-  local max_hold = h.terms ~= '' and tonumber(string.match(h.terms, '^%d+')) or 0
+  local max_hold = max_hold_of(h)
   if max_hold == 0 then return h.ttl end
   local left = h.since + max_hold - now
   return left > 0 and math.min(h.ttl, left) or nil
@@ -80,4 +84,15 @@ local function extend(h, ttl)
   if holders.n == 1 then holders.earliest = h.expires end
   write_holder(h)
   return true
+end
+
+-- Placeholder for attempts that are not listed, because the list of the holder was full or because
+-- they have not reached this node of a RedLock store. Their replies may have been delivered. No
+-- cancel can name the placeholder, so cancels can no longer free the lock.
+local UNLISTED = '0000000000000'
+
+-- Records that the client has received the lease, perhaps by an attempt that is not listed.
+local function add_unlisted_attempt(h)
+  if string.sub(h.attempts, 1, 13) == UNLISTED then return end
+  h.attempts = UNLISTED .. '@' .. broker_id .. ',' .. h.attempts
 end

@@ -1,7 +1,7 @@
 -- Holders of the lock, each in a slot. Holders above the first slot have index fields, so a lock
 -- with one holder needs none.
 
-function holder_at(slot)
+local function holder_at(slot)
   if holder_cache[slot] ~= nil then return holder_cache[slot] end
   local text = slot <= holders.top and field('h:' .. slot)
   if not text or text == '' then return false end
@@ -77,4 +77,23 @@ local function holder_by(request)
   if slot then return holder_at(tonumber(slot)) end
   local w = r and read_waiter(tonumber(r))
   return w and w.slot and holder_at(w.slot)
+end
+
+-- Returns at most `most` holders in the slots up to `last`, as other callers may see them, and the
+-- number of holders there.
+local function holders_info(most, last)
+  read_holders(1, last)
+  local list, count = {}, 0
+  for slot = 1, math.min(last, holders.top) do
+    local h = holder_at(slot)
+    if h and not h.position and h.expires > now then
+      count = count + 1
+      if count <= most then
+        list[count] = { h.lease, h.token, h.since, h.expires - now, h.weight, h.owner }
+      end
+    elseif h and not h.position then
+      start_lock_delay(h)
+    end
+  end
+  return list, count
 end

@@ -1,8 +1,9 @@
--- Constants, the clock and the state of one lock, shared by all verbs. scripts.rs inserts SCHEMA,
--- and the values of the constants of the specification (server/src/lock.rs) wherever they are named.
+-- Constants, the clock, the state of one lock, and the run of a verb. scripts.rs inserts SCHEMA,
+-- and the values of the constants of the specification (server/src/lock.rs) wherever they are
+-- named.
 --
--- KEYS: lock, era, more locks (dispatch.lua). ARGV: broker ('…*': watch.lua), not_after_ms, era_id
--- (in a cluster: era_check.lua), then the arguments of the verb, for each lock
+-- KEYS: lock, era, more locks (run). ARGV: broker ('…*': record_change), not_after_ms, era_id (in a
+-- cluster: era_check.lua), then the arguments of the verb, for each lock
 --
 -- In all scripts `h` is a holder, `e` an entry of a holder, and `w` a waiter.
 local SCAN_MAX, GRANTS_MAX, ATTEMPT_LEN, REPORTED_SLOTS_MAX, EXPIRATIONS_MAX = 256, 64, 31, 256, 128
@@ -19,7 +20,7 @@ local lock_delay_until, set_limit
 local known, changed, is_queue_touched, more, hand_offs, events
 -- holders that were read, by slot; and the lease that leaves its stream (stream.lua)
 local holder_cache, moved
-local last_token, holders, queue, released, expired, holder_at, record_change, publish_changes
+local last_token, holders, queue, released, expired
 
 -- Formats an integer. Lua's default number format is slow and exact only below 10^14, less than a
 -- token.
@@ -29,4 +30,33 @@ local function int(number) return string.format('%d', number) end
 local function reset(key)
   lock, lock_delay_until, set_limit = key, 0, 0
   known, changed, is_queue_touched, more, hand_offs, events, holder_cache, moved = {}, {}, false, 0, {}, {}, {}, ''
+end
+
+-- Returns a field of the record as the verb has left it, or false if the field is missing.
+local function field(name)
+  if changed[name] ~= nil then return changed[name] end
+  if known[name] == nil then known[name] = call('HGET', lock, name) end
+  return known[name]
+end
+
+-- Runs the verb, for one lock or for several locks in turn, with one reading of the clock. A
+-- failure for one of several locks has written nothing to its record, and does not stop the others.
+local function run(verb)
+  local count = math.max(#KEYS - 1, 1)
+  if count == 1 then
+    reset(lock)
+    return verb(unpack(ARGV, 4))
+  end
+  local replies, each = {}, (#ARGV - 3) / count
+  for i = 1, count do
+    reset(KEYS[i == 1 and 1 or i + 1])
+    local done, reply = pcall(verb, unpack(ARGV, 4 + (i - 1) * each, 3 + i * each))
+    if not done then
+      -- same text as without pcall, for which some servers return a table and others the text
+      local text = type(reply) == 'table' and reply.err or reply
+      reply = { 'ERROR', string.find(text, '^user_script') and 'ERR ' .. text or text }
+    end
+    replies[i] = reply
+  end
+  return replies
 end

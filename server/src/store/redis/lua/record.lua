@@ -1,22 +1,16 @@
--- Record of one lock, which is read once and written once.
-local function field(name)
-  if changed[name] ~= nil then return changed[name] end
-  if known[name] == nil then known[name] = call('HGET', lock, name) end
-  return known[name]
-end
+-- Record of one lock, which is read once and written once, before the reply.
 
 local function unreadable(what) error({ err = 'SCHEMA the lock record has ' .. what }) end
 
--- Reads the record into the variables of prelude.lua. Returns the additional fields that were
--- requested.
+-- Reads the record into the variables of prelude.lua, and additional fields for `field`.
 local function load(...)
-  local v = call('HMGET', lock, 'v', 'f', 'u', 'h:1', 'q', 'z', 'e', ...)
-  if v[1] and v[1] ~= SCHEMA then unreadable('version ' .. v[1]) end
-  last_token = tonumber(v[2] or 0)
-  known.u, known['h:1'] = v[3], v[4]
-  if v[3] then
+  local names = { 'v', 'f', 'u', 'h:1', 'q', 'z', 'e', ... }
+  for i, value in ipairs(call('HMGET', lock, unpack(names))) do known[names[i]] = value end
+  if known.v and known.v ~= SCHEMA then unreadable('version ' .. known.v) end
+  last_token = tonumber(known.f or 0)
+  if known.u then
     local n, top, used, limit, earliest, latest, closed, set, spare =
-      string.match(v[3], '^(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(.*)$')
+      string.match(known.u, '^(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(.*)$')
     lock_delay_until, set_limit = tonumber(closed), tonumber(set)
     holders = { n = tonumber(n), top = tonumber(top), used = tonumber(used), limit = tonumber(limit),
       earliest = tonumber(earliest), latest = tonumber(latest), spare = spare }
@@ -26,17 +20,16 @@ local function load(...)
     if h then holders.n, holders.used, holders.earliest, holders.latest = 1, h.weight, h.expires, h.expires
     else holders.top = 0 end
   end
-  if v[5] then
+  if known.q then
     local head, tail, n, until_ms, ms, heard, resume, brokers =
-      string.match(v[5], '^(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(.*)$')
+      string.match(known.q, '^(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(.*)$')
     queue = { head = tonumber(head), tail = tonumber(tail), n = tonumber(n), until_ms = tonumber(until_ms),
       ms = tonumber(ms), heard = tonumber(heard), resume = tonumber(resume), brokers = brokers }
   else
     queue = { head = 1, tail = 0, n = 0, until_ms = 0, ms = 0, heard = 0, resume = 0, brokers = '' }
   end
   if holders.top > HOLDERS_MAX then unreadable('too many slots') end
-  released, expired = v[6] or '1|0', v[7] or '1|0'
-  return v[8], v[9], v[10], v[11], v[12]
+  released, expired = known.z or '1|0', known.e or '1|0'
 end
 
 -- Writes the changed fields. This is the last step: nothing that can fail may follow. A record
@@ -63,4 +56,11 @@ local function save()
   for i = 1, #sets, 1000 do call('HSET', lock, unpack(sets, i, math.min(i + 999, #sets))) end
   for i = 1, #deletes, 1000 do call('HDEL', lock, unpack(deletes, i, math.min(i + 999, #deletes))) end
   call('PEXPIRE', lock, int(last - now + (set_limit > 0 and LIMIT_RECORD_TTL_MS or IDLE_RECORD_TTL_MS)))
+end
+
+-- Returns a reply, with the hand-offs of the command. Writes the changes before, so that an expiry
+-- that was noticed is recorded with every reply.
+local function reply(tag, ...)
+  if next(changed) or is_queue_touched then save() end
+  return { tag, now, more, hand_offs, ... }
 end

@@ -1,3 +1,5 @@
+-- Release and Cancel, by which a caller ends its hold or its wait.
+
 -- Records that a lock, or one of its entries, was released from a lease that may have other locks.
 -- The last record of a lease replaces the one before.
 local function record_partial_release(lease, until_ms)
@@ -14,15 +16,12 @@ end
 -- what: '' for all; '+' for all of a lock whose lease may have other locks; the request of an entry
 -- of a lock like that; or '!' to end the lease as expired. notify: 1 to notify the brokers that
 -- subscribed to the release of the lock, '' not to notify them.
-local function verb(lease, token, what, via, notify)
-  local l, was_released, was_expired = load('l:' .. lease, 'z:' .. lease, 'e:' .. lease)
-  known['l:' .. lease] = l
+local function release(lease, token, what, via, notify)
   local tag, reason
   local left = 0
   local is_part = what ~= ''
   if what == '+' then what = '' end
-  expire()
-  local h = unexpired(holder_of(lease))
+  local h = load_lease(lease)
   if h and h.token == token and is_on_other_stream(h, via) then
     tag = 'ELSEWHERE'
   elseif h and h.token == token and what == '!' then
@@ -61,10 +60,44 @@ local function verb(lease, token, what, via, notify)
       end
     end
   else
-    tag, reason = ended_tag(h, lease, token, was_released, was_expired)
+    tag, reason = ended_tag(h, lease, token)
   end
   advance()
   if notify == '1' then publish_release() end
-  if next(changed) or is_queue_touched then save() end
-  return { tag, now, more, hand_offs, left, reason }
+  return reply(tag, left, reason)
+end
+
+-- Cancel: cancels one attempt of a request. With its last attempt the request leaves the queue or
+-- releases the lock. An attempt that has not arrived yet leaves a tombstone. notify: as for Release
+local function cancel(request, attempt, notify)
+  load('r:' .. request)
+  local position = tonumber(field('r:' .. request))
+  expire()
+  local h = unexpired(holder_by(request))
+  local e = h and entry_of(h, request)
+  local w = not h and position and read_waiter(position)
+  local left = e and remove_attempt(e.attempts, attempt) or w and remove_attempt(w.attempts, attempt)
+  if not left then
+    add_tombstone(attempt)
+    return reply((e or w) and 'KEPT' or 'UNKNOWN')
+  end
+  if left ~= '' then
+    if h then
+      set_attempts(h, e, left)
+      write_holder(h)
+    else
+      w.attempts = left
+      write_waiter(position, w)
+    end
+    return reply('KEPT')
+  end
+  if h and h.entries ~= '' then
+    remove_entry(h, e)
+  else
+    record_change(h and not h.position and 'RELEASED' or 'ABANDONED', h or w)
+    if h then free_holder(h) else dequeue(position, request) end
+  end
+  advance()
+  if notify == '1' then publish_release() end
+  return reply(h and 'FREED' or 'DEQUEUED')
 end

@@ -1,30 +1,33 @@
+-- Renew and Attach, which extend a lease and move it to another stream.
+
 -- Renew: extends a lease, and claims a provisional hand-off. Never creates a lock and never
 -- shortens an expiry.
 --
 -- ttl_ms: '' keeps the current ttl. is_delivered: '1' if the client has received the lease, '' if
 -- that is not known
-local function verb(lease, token, ttl_ms, via, is_delivered)
+local function renew(lease, token, ttl_ms, via, is_delivered)
   if now > not_after then return { 'LATE', now } end
-  local l, was_released, was_expired = load('l:' .. lease, 'z:' .. lease, 'e:' .. lease)
-  known['l:' .. lease] = l
-  expire()
-  local h = unexpired(holder_of(lease))
+  local h = load_lease(lease)
   local is_closed = h and h.position and ms_until_grants() ~= 0
-  if h and h.token == token and not is_closed then
-    if is_on_other_stream(h, via) then
-      if next(changed) then save() end
-      return { 'ELSEWHERE', now, more, hand_offs }
-    end
-    if is_delivered == '1' then add_unlisted_attempt(h) end
-    local extended = extend(h, ttl_ms ~= '' and ttl_ms)
-    if extended or next(changed) then save() end
-    if not extended then
-      local tag, reason = end_reason(h)
-      return { tag, now, more, hand_offs, reason }
-    end
-    return { 'EXTENDED', now, more, hand_offs, grant_fields(h) }
-  end
-  local tag, reason = ended_tag(h, lease, token, was_released, was_expired)
-  if next(changed) then save() end
-  return { tag, now, more, hand_offs, reason }
+  if not h or h.token ~= token or is_closed then return reply(ended_tag(h, lease, token)) end
+  if is_on_other_stream(h, via) then return reply('ELSEWHERE') end
+  if is_delivered == '1' then add_unlisted_attempt(h) end
+  if not extend(h, ttl_ms ~= '' and ttl_ms) then return reply(end_reason(h)) end
+  return reply('EXTENDED', grant_fields(h))
+end
+
+-- Attach: moves a lease to a stream of this broker, without extending the lease. stream:
+-- 'epoch.number'
+local function attach(lease, token, stream)
+  if now > not_after then return { 'LATE', now } end
+  local h = load_lease(lease)
+  if not h or h.token ~= token or h.position then return reply(ended_tag(h, lease, token)) end
+  local requested = moved_to(h.stream, broker_id .. '.' .. stream)
+  if not requested then return reply('STALE') end
+  if not effective_ttl(h) then return reply(end_reason(h)) end
+  -- the lease may have ended shortly after its stream broke, in a write that the store has lost
+  if grace_of(h) ~= '' and ms_until_grants() ~= 0 then return era_rejection() end
+  attach_to(h, requested)
+  write_holder(h)
+  return reply('ATTACHED', moved, grant_fields(h))
 end

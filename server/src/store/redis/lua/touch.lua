@@ -1,7 +1,7 @@
 -- Touch: reports that this broker is alive, grants the lock while there is room, and returns the
 -- grants that the broker may have missed: those of its calls in the REPORTED_SLOTS_MAX slots from
 -- slot `from` on.
-local function verb(from)
+local function touch(from)
   if now > not_after then return { 'LATE', now } end
   if ms_until_grants() < 0 and era_id ~= '' then return { 'NOERA', now } end
   load()
@@ -20,7 +20,5 @@ local function verb(from)
       mine[#mine + 1] = { h.request, h.token, h.position and 1 or 0 }
     end
   end
-  local event = next_event()
-  if next(changed) or is_queue_touched then save() end
-  return { 'TOUCHED', now, more, hand_offs, rejoin and 1 or 0, event, last < holders.top and last + 1 or 0, mine }
+  return reply('TOUCHED', rejoin and 1 or 0, next_event(), last < holders.top and last + 1 or 0, mine)
 end

@@ -1,20 +1,15 @@
+-- Revoke and SetLimit: the operator actions on a lock.
+
 -- Revoke: revokes the lock of a lease, which cannot be renewed after its grace. The lock stays held
 -- until the lease is released or expires. The broker of the lease's stream is notified.
 --
 -- delay, in ms: '' keeps the lease's own. force: '' revokes as above, '?' only returns what a
 -- revocation would affect, '!' frees the lock at once. notify: as for Release
-local function verb(lease, grace_ms, delay, force, reason, notify)
+local function revoke(lease, grace_ms, delay, force, reason, notify)
   local grace = tonumber(grace_ms)
   if now > not_after then return { 'LATE', now } end
-  local l, was_released, was_expired = load('l:' .. lease, 'z:' .. lease, 'e:' .. lease)
-  known['l:' .. lease] = l
-  expire()
-  local h = unexpired(holder_of(lease))
-  if not h or h.position then
-    local tag = h and 'NOTFOUND' or ended_lease_tag(lease, was_released, was_expired)
-    if next(changed) then save() end
-    return { tag, now, more, hand_offs }
-  end
+  local h = load_lease(lease)
+  if not h or h.position then return reply(h and 'NOTFOUND' or ended_lease_tag(lease)) end
   local holder = { h.lease, h.token, h.since, h.expires - now, h.weight, h.owner }
   local waiting, on = queue.n, h.stream
   if force ~= '?' then
@@ -38,6 +33,31 @@ local function verb(lease, grace_ms, delay, force, reason, notify)
     advance()
     if notify == '1' then publish_release() end
   end
-  if next(changed) or is_queue_touched then save() end
-  return { 'TAKEN', now, more, hand_offs, holder, holders.limit, waiting, on }
+  return reply('TAKEN', holder, holders.limit, waiting, on)
+end
+
+-- SetLimit: fixes the limit of a semaphore, whatever limit its callers send. If the limit is
+-- lowered, all brokers with waiters are notified to send acquire again. Waiters that can never fit
+-- are rejected then, or after a touch of their broker while the lock has room.
+--
+-- value: 0 removes the limit; a lock in use keeps the limit until it is idle.
+local function set_lock_limit(value)
+  if now > not_after then return { 'LATE', now } end
+  load()
+  expire()
+  local limit, previous, brokers = tonumber(value), limit_in_use(), queue.brokers
+  if limit == 0 then
+    previous, set_limit = set_limit, 0
+    advance()
+    if previous > 0 or is_queue_touched or next(changed) then save() end
+    return { 'SET', now, more, hand_offs, previous }
+  end
+  if previous == EXCLUSIVE_WEIGHT then return reply('MISMATCH') end
+  holders.limit, set_limit = limit, limit
+  for at = 1, limit < previous and #brokers or 0, 16 do
+    publish(string.sub(brokers, at, at + 15), lock)
+  end
+  advance()
+  save()
+  return { 'SET', now, more, hand_offs, previous }
 end
