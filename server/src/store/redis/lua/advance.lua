@@ -1,6 +1,13 @@
 -- Grants of queued requests, by one rule for all modes: a request is granted when its weight fits
 -- under the limit beside the weights of the holders and no request is before it in the queue.
 
+-- Records that this broker is alive.
+local function touch_queue()
+  queue.heard, queue.ms, is_queue_touched = silence_clock(), now, true
+  changed['b:' .. broker_id] = queue.ms .. '|' .. queue.heard
+  if not string.find(queue.brokers, broker_id, 1, true) then queue.brokers = queue.brokers .. broker_id end
+end
+
 -- Returns two booleans. The first is true if the lock can be handed to a waiter of this broker
 -- whose last hand-off lapsed at `passed`. The second is true if the broker is gone: it has been
 -- silent for more than 2 * BROKER_SILENT_AFTER_MS, or is unknown here.
@@ -127,4 +134,15 @@ local function next_event()
   local closed = math.max(lock_delay_until - now, 0)
   if holders.n == 0 then return math.max(ms_until_grants(), closed) end
   return closed > 0 and closed or math.max(holders.earliest - now, 0)
+end
+
+-- Notifies the brokers that subscribed to the release of the lock (vote.lua), if it is free.
+local function publish_release()
+  local brokers = holders.n == 0 and field('n')
+  if not brokers then return end
+  changed.n = false
+  for at = 1, #brokers, #broker_id do
+    local broker = string.sub(brokers, at, at + #broker_id - 1)
+    if broker ~= broker_id then publish(broker, lock) end
+  end
 end

@@ -47,28 +47,21 @@ local function ended_tag(h, lease, token)
   return is_older and was_released(lease) and 'RELEASED' or 'NOTFOUND'
 end
 
-local function fields(names)
-  local values = call('HMGET', lock, unpack(names))
-  for i, name in ipairs(names) do
-    if changed[name] ~= nil then values[i] = changed[name] end
-  end
-  return values
-end
-
 -- Deletes up to 16 of the oldest ended leases that no longer count. Returns the number of the
 -- oldest that is kept.
 local function prune_ended(kind, first, last, kept)
   local names, stamps = {}, {}
   for seq = first, math.min(first + 15, last - 1) do names[#names + 1] = kind .. 'q:' .. seq end
   if #names == 0 then return first end
-  local oldest = fields(names)
-  for i = 1, #names do stamps[i] = kind .. ':' .. string.sub(oldest[i] or '', 1, 26) end
-  local latest = fields(stamps)
+  read_fields(names)
+  for i = 1, #names do stamps[i] = kind .. ':' .. string.sub(field(names[i]) or '', 1, 26) end
+  read_fields(stamps)
   for i = 1, #names do
-    if oldest[i] then
-      if kept(first, string.sub(oldest[i], 28) + DELETION_DELAY_MS, last) then break end
+    local oldest, latest = field(names[i]), field(stamps[i])
+    if oldest then
+      if kept(first, string.sub(oldest, 28) + DELETION_DELAY_MS, last) then break end
       changed[names[i]] = false
-      if tonumber(string.match(latest[i] or '', '^(%d+)|')) == first then changed[stamps[i]] = false end
+      if tonumber(string.match(latest or '', '^(%d+)|')) == first then changed[stamps[i]] = false end
     end
     first = first + 1
   end

@@ -35,9 +35,7 @@ end
 local function read_holders(first, last)
   local names = {}
   for slot = math.max(first, 2), math.min(last, holders.top) do names[#names + 1] = 'h:' .. slot end
-  if #names == 0 then return end
-  local texts = call('HMGET', lock, unpack(names))
-  for i = 1, #names do known[names[i]] = texts[i] end
+  if #names > 0 then read_fields(names) end
 end
 
 local function hold_count(h)

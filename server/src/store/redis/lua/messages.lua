@@ -1,5 +1,4 @@
--- Messages about the lock: to the broker of a waiter or stream, to the watch streams, and to the
--- brokers that wait for a release.
+-- Messages about the lock: to another broker, and to the watch streams.
 
 -- Publishes a message about this lock to another broker. If the brokers of a cluster subscribe to
 -- sharded channels, ARGV 3 ends in '!', and the message stays on the master of the lock's slot.
@@ -20,23 +19,4 @@ end
 local function publish_changes()
   local channel = string.match(lock, '^[^{]*') .. 'watch'
   redis.pcall('PUBLISH', channel, lock .. '\n!\n' .. table.concat(events))
-end
-
--- Adds this broker to those that are notified when the lock becomes free: a node of a RedLock store
--- has no queue.
-local function subscribe_release()
-  local brokers = field('n') or ''
-  if #brokers < RELEASE_SUBSCRIBERS_MAX * #broker_id and not string.find(brokers, broker_id, 1, true) then
-    changed.n = brokers .. broker_id
-  end
-end
-
-local function publish_release()
-  local brokers = holders.n == 0 and field('n')
-  if not brokers then return end
-  changed.n = false
-  for at = 1, #brokers, #broker_id do
-    local broker = string.sub(brokers, at, at + #broker_id - 1)
-    if broker ~= broker_id then publish(broker, lock) end
-  end
 end

@@ -39,6 +39,12 @@ local function field(name)
   return known[name]
 end
 
+-- Reads fields of the record with one command.
+local function read_fields(names)
+  local values = call('HMGET', lock, unpack(names))
+  for i = 1, #names do known[names[i]] = values[i] end
+end
+
 -- Runs the verb, for one lock or for several locks in turn, with one reading of the clock. A
 -- failure for one of several locks has written nothing to its record, and does not stop the others.
 local function run(verb)

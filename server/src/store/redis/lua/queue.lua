@@ -33,13 +33,6 @@ local function last_touch(broker)
   return tonumber(ms), math.max(silence_clock() - heard, 0)
 end
 
--- Records that this broker is alive.
-local function touch_queue()
-  queue.heard, queue.ms, is_queue_touched = silence_clock(), now, true
-  changed['b:' .. broker_id] = queue.ms .. '|' .. queue.heard
-  if not string.find(queue.brokers, broker_id, 1, true) then queue.brokers = queue.brokers .. broker_id end
-end
-
 -- Removes a waiter. An empty queue leaves no fields behind.
 local function dequeue(position, request)
   changed['w:' .. position], changed['r:' .. request] = false, false

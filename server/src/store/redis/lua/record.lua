@@ -4,13 +4,14 @@ local function unreadable(what) error({ err = 'SCHEMA the lock record has ' .. w
 
 -- Reads the record into the variables of prelude.lua, and additional fields for `field`.
 local function load(...)
-  local names = { 'v', 'f', 'u', 'h:1', 'q', 'z', 'e', ... }
-  for i, value in ipairs(call('HMGET', lock, unpack(names))) do known[names[i]] = value end
-  if known.v and known.v ~= SCHEMA then unreadable('version ' .. known.v) end
-  last_token = tonumber(known.f or 0)
-  if known.u then
+  local names, v = { ... }, call('HMGET', lock, 'v', 'f', 'u', 'h:1', 'q', 'z', 'e', ...)
+  if v[1] and v[1] ~= SCHEMA then unreadable('version ' .. v[1]) end
+  last_token = tonumber(v[2] or 0)
+  known.u, known['h:1'] = v[3], v[4]
+  for i = 1, #names do known[names[i]] = v[7 + i] end
+  if v[3] then
     local n, top, used, limit, earliest, latest, closed, set, spare =
-      string.match(known.u, '^(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(.*)$')
+      string.match(v[3], '^(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(.*)$')
     lock_delay_until, set_limit = tonumber(closed), tonumber(set)
     holders = { n = tonumber(n), top = tonumber(top), used = tonumber(used), limit = tonumber(limit),
       earliest = tonumber(earliest), latest = tonumber(latest), spare = spare }
@@ -20,16 +21,16 @@ local function load(...)
     if h then holders.n, holders.used, holders.earliest, holders.latest = 1, h.weight, h.expires, h.expires
     else holders.top = 0 end
   end
-  if known.q then
+  if v[5] then
     local head, tail, n, until_ms, ms, heard, resume, brokers =
-      string.match(known.q, '^(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(.*)$')
+      string.match(v[5], '^(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(.*)$')
     queue = { head = tonumber(head), tail = tonumber(tail), n = tonumber(n), until_ms = tonumber(until_ms),
       ms = tonumber(ms), heard = tonumber(heard), resume = tonumber(resume), brokers = brokers }
   else
     queue = { head = 1, tail = 0, n = 0, until_ms = 0, ms = 0, heard = 0, resume = 0, brokers = '' }
   end
   if holders.top > HOLDERS_MAX then unreadable('too many slots') end
-  released, expired = known.z or '1|0', known.e or '1|0'
+  released, expired = v[6] or '1|0', v[7] or '1|0'
 end
 
 -- Writes the changed fields. This is the last step: nothing that can fail may follow. A record

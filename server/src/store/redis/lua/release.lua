@@ -1,5 +1,13 @@
 -- Release and Cancel, by which a caller ends its hold or its wait.
 
+-- Returns the list without the attempt, or nil if the list does not contain it.
+local function remove_attempt(attempts, attempt)
+  local at = string.find(attempts, attempt, 1, true)
+  if not at then return nil end
+  local left = string.sub(attempts, 1, at - 1) .. string.sub(attempts, at + ATTEMPT_LEN)
+  return string.sub(left, -1) == ',' and string.sub(left, 1, -2) or left
+end
+
 -- Records that a lock, or one of its entries, was released from a lease that may have other locks.
 -- The last record of a lease replaces the one before.
 local function record_partial_release(lease, until_ms)

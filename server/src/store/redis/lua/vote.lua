@@ -32,3 +32,12 @@ local function raise_token(h, e)
   changed.f = int(last_token)
   h.token = changed.f
 end
+
+-- Adds this broker to those that are notified when the lock becomes free: a node of a RedLock store
+-- has no queue.
+local function subscribe_release()
+  local brokers = field('n') or ''
+  if #brokers < RELEASE_SUBSCRIBERS_MAX * #broker_id and not string.find(brokers, broker_id, 1, true) then
+    changed.n = brokers .. broker_id
+  end
+end
