@@ -219,7 +219,7 @@ impl InspectionService {
     }
 
     /// Sets the limit of a semaphore, or removes the limit if `limit` is `None`. Returns the
-    /// previous limit, or 0 if there was none.
+    /// previous limit, if there was one.
     ///
     /// # Errors
     /// If the caller may not set the limit, the lock is in use as another kind of lock, or the store
@@ -229,13 +229,13 @@ impl InspectionService {
         context: &RequestContext,
         lock: &LockKey,
         limit: Option<u32>,
-    ) -> Result<u32, RequestError> {
+    ) -> Result<Option<u32>, RequestError> {
         context.check_credential()?;
         context.authorize(Verb::Admin, [lock])?;
         let broker = self.broker_for(lock)?;
         let previous = broker.set_limit(lock, limit).await;
         let previous = previous.map_err(|error| limit_not_set(error, lock))?;
-        let previous = previous.unwrap_or(0);
+        let logged = previous.unwrap_or(0);
         let (kind, changed, new) = match limit {
             Some(limit) => (AuditEventKind::SetLimit, "set", limit.to_string()),
             None => (AuditEventKind::RemoveLimit, "removed", "none".to_owned()),
@@ -244,13 +244,13 @@ impl InspectionService {
             target: "audit",
             lock = lock.to_string(),
             limit,
-            previous,
+            previous = logged,
             caller = &*context.caller.name,
             peer = context.peer.map(tracing::field::display),
             "an operator has {changed} a limit"
         );
         broker.history().record_audit(AuditEvent {
-            detail: format!("from {previous} to {new}"),
+            detail: format!("from {logged} to {new}"),
             ..audit_event(kind, lock, context)
         });
         Ok(previous)

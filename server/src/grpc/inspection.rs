@@ -96,7 +96,7 @@ impl AdminService for InspectionServiceImpl {
         let (lock, limit) = decode::set_lock_limit(request.into_inner())?;
         let previous = self.0.set_limit(&context, &lock, limit).await?;
         Ok(Response::new(SetLockLimitResponse {
-            previous_limit: encode::count(previous),
+            previous_limit: encode::count(previous.unwrap_or(0)),
         }))
     }
 }
