@@ -58,6 +58,16 @@ impl Listed {
 }
 
 impl Scan {
+    /// Returns the scan that a listing continues, or a new one without a cursor. Returns `None` if
+    /// the cursor was created by a store that does not scan.
+    pub fn from_cursor(cursor: Option<&Cursor>) -> Option<Self> {
+        match cursor {
+            None => Some(Self::default()),
+            Some(Cursor::Scan(scan)) => Some(scan.clone()),
+            Some(Cursor::After(_)) => None,
+        }
+    }
+
     /// Binds the scan to a server process. Returns `None` if the scan was started at another
     /// process.
     pub fn bind_to(self, server: u16, run_id: &str) -> Option<Self> {

@@ -68,10 +68,8 @@ pub(super) async fn list_step(
     from: Option<&Cursor>,
     page_max: usize,
 ) -> Result<Listed, StoreError> {
-    let scan = match from {
-        None => Scan::default(),
-        Some(Cursor::Scan(scan)) => scan.clone(),
-        Some(Cursor::After(_)) => return Ok(Listed::Stale),
+    let Some(scan) = Scan::from_cursor(from) else {
+        return Ok(Listed::Stale);
     };
     let until = Instant::now() + CALL_TIMEOUT;
     let server = match &store.topology {

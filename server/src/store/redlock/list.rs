@@ -34,10 +34,8 @@ impl RedlockStore {
         from: Option<&Cursor>,
         page_max: usize,
     ) -> Result<Listed, StoreError> {
-        let scan = match from {
-            None => Scan::default(),
-            Some(Cursor::Scan(scan)) => scan.clone(),
-            Some(Cursor::After(_)) => return Ok(Listed::Stale),
+        let Some(scan) = Scan::from_cursor(from) else {
+            return Ok(Listed::Stale);
         };
         let until = Instant::now() + REPLY_TIMEOUT;
         self.0.nodes.wait_for_quorum(until).await?;

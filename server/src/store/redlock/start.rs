@@ -147,7 +147,7 @@ fn check_compatible(configs: &[RedisConfig]) -> Result<(DeploymentKey, u64), Nod
     Ok((key, CLOCK_SKEW_MAX_MS.min(quarantine_min_ms / 2)))
 }
 
-/// Checks that a quorum of nodes is connected, and that each node is a process of its own.
+/// Checks that a quorum of nodes is connected, and that all nodes are different processes.
 async fn check_connected(nodes: &Nodes, waits: bool) -> Result<(), NodeError> {
     let (mut missing, mut twice, mut run_ids) = (Vec::new(), Vec::new(), HashSet::new());
     for client in &*nodes.clients {
