@@ -45,7 +45,7 @@ pub fn script_reply(input: &[u8]) {
     read(&reply, calls::limit_set);
     read(&reply, calls::revoked);
     read(&reply, calls::checked);
-    read(&reply, calls::state);
+    read(&reply, |_, fields| calls::lock_state(fields));
     let from = Address {
         host: "127.0.0.1".to_owned(),
         port: 6379,

@@ -1,4 +1,4 @@
-//! Decoding of script replies. Replies are untrusted: an unexpected one becomes `Garbled`.
+//! Decoding of script replies. Replies are untrusted: an unexpected one is an `InvalidReply`.
 
 mod fields;
 
@@ -106,7 +106,7 @@ mod tests {
     use crate::lock::FencingToken;
 
     #[test]
-    fn numbers_that_scripts_cannot_count_are_garbled() {
+    fn numbers_that_scripts_cannot_count_are_rejected() {
         let largest = i64::try_from(FencingToken::MAX).expect("below 2^63");
         for (now_ms, is_read) in [(0, true), (largest, true), (largest + 1, false)] {
             let reply = vec![

@@ -309,16 +309,13 @@ pub(in crate::store::redis) fn revoked(
 /// the lock.
 pub fn get(lock: &LockKey, waiters_max: usize) -> ScriptCall<Option<LockState>> {
     let limits = [INSPECT_ENTRIES_MAX, waiters_max].map(|max| encode_number(max as u64));
-    ScriptCall::new(Verb::Get, lock, limits.into(), state)
+    ScriptCall::new(Verb::Get, lock, limits.into(), |tag, fields| match tag {
+        "UNKNOWN" => Some(None),
+        _ => lock_state(fields).map(Some),
+    })
 }
 
-pub(in crate::store::redis) fn state(
-    tag: &str,
-    fields: &mut ReplyFields,
-) -> Option<Option<LockState>> {
-    if tag == "UNKNOWN" {
-        return Some(None);
-    }
+pub(in crate::store::redis) fn lock_state(fields: &mut ReplyFields) -> Option<LockState> {
     let last_fencing_token = fields.number()?;
     let queue_length = fields.count()?;
     let closed_ms = fields.number()?;
@@ -332,14 +329,14 @@ pub(in crate::store::redis) fn state(
             owner: fields.owner()?,
         })
     })?;
-    Some(Some(LockState {
+    Some(LockState {
         waiters,
         holders: fields.list(|fields| fields.holder(limit))?,
         holder_count: fields.count()?,
         queue_length,
         lock_delay_remaining_ms: closed_ms,
         last_fencing_token,
-    }))
+    })
 }
 
 pub fn check(lock: &LockKey, token: FencingToken) -> ScriptCall<Checked> {
