@@ -13,9 +13,7 @@ mod signatures;
 mod tokens;
 
 pub use self::{
-    access_control::{
-        AccessControl, AccessRules, AuthError, Caller, PresentedCredentials, WithdrawalReason,
-    },
+    access_control::{AccessControl, AccessRules, AuthError, Caller, PresentedCredentials},
     certificate::{Certificate, CertificateNameError},
     denials::DenialLog,
     jwt::Jwt,

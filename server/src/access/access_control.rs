@@ -3,14 +3,13 @@
 
 use std::{
     net::IpAddr,
-    pin::pin,
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use futures::{
     future::{BoxFuture, FutureExt as _, pending},
-    stream::{self, Stream, StreamExt as _},
+    stream::{self, Stream},
 };
 use thiserror::Error;
 use tokio::{sync::watch, time::Instant};
@@ -93,15 +92,6 @@ pub enum AuthError {
          retry later"
     )]
     RateLimited(Duration),
-}
-
-/// The reason why a caller is no longer admitted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WithdrawalReason {
-    /// The credential has expired or was withdrawn.
-    Credential,
-    /// The rules no longer allow the operation.
-    Rule,
 }
 
 /// The accepted credentials and the policy.
@@ -325,28 +315,6 @@ impl AccessControl {
             let end = end.filter(|_| !has_ended);
             Some(((), (rules, end)))
         })
-    }
-
-    /// Waits until the caller is no longer admitted: its credential has expired or was withdrawn,
-    /// or `is_allowed`, which evaluates the rules, returns false.
-    pub async fn until_withdrawn(
-        &self,
-        caller: &Caller,
-        is_allowed: impl Fn() -> bool,
-    ) -> WithdrawalReason {
-        let mut changes = pin!(self.changes(caller));
-        loop {
-            if !self.is_still_valid(caller) {
-                return WithdrawalReason::Credential;
-            }
-            if !is_allowed() {
-                return WithdrawalReason::Rule;
-            }
-            if changes.next().await.is_none() {
-                // The sender of the rules was dropped, because the broker stops.
-                pending::<()>().await;
-            }
-        }
     }
 
     /// Counts and logs a failed attempt to authenticate. Returns the error to report: `error`, or

@@ -1,13 +1,19 @@
 //! Authentication and authorization of requests. A caller is authenticated by its credentials, and
 //! each lock that a request names is checked against the rules before the broker is called.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    net::{IpAddr, SocketAddr},
+    pin::pin,
+};
 
-use futures::stream::Stream;
+use futures::{
+    future::pending,
+    stream::{Stream, StreamExt as _},
+};
 
 use super::RequestError;
 use crate::{
-    access::{AccessControl, AuthError, Caller, PresentedCredentials, Verb, WithdrawalReason},
+    access::{AccessControl, AuthError, Caller, PresentedCredentials, Verb},
     lock::{AcquireCall, Filter, Limits, LockError, LockFailure, LockKey, PresentedLease},
     transport::Peer,
 };
@@ -69,7 +75,7 @@ impl RequestContext {
     /// # Errors
     /// [`RequestError::Unauthenticated`] if they do not.
     pub fn check_credential(&self) -> Result<(), RequestError> {
-        match self.is_still_valid() {
+        match self.access.is_still_valid(&self.caller) {
             true => Ok(()),
             false => Err(AuthError::InvalidCredential.into()),
         }
@@ -88,34 +94,29 @@ impl RequestContext {
     /// Waits until the caller may no longer use the verb on all of the locks, and returns the error
     /// that reports it.
     pub async fn until_withdrawn(&self, verb: Verb, locks: &[LockKey]) -> RequestError {
-        let is_allowed = || locks.iter().all(|lock| self.can(verb, lock));
-        self.until_rejected(is_allowed, || self.authorize(verb, locks))
-            .await
+        self.until_rejected(|| self.authorize(verb, locks)).await
     }
 
     /// Waits until the caller may no longer use the verb on any lock, and returns the error that
     /// reports it.
     pub async fn until_withdrawn_everywhere(&self, verb: Verb) -> RequestError {
-        self.until_rejected(|| self.can_somewhere(verb), || self.authorize_any(verb))
-            .await
+        self.until_rejected(|| self.authorize_any(verb)).await
     }
 
-    /// Waits until the credential is withdrawn, or both `is_allowed` and `authorize` reject.
+    /// Waits until the credential is withdrawn or `authorize` rejects. The request was authorized
+    /// after `self.access` was created, so that no change since then is missed.
     async fn until_rejected(
         &self,
-        is_allowed: impl Fn() -> bool,
         authorize: impl Fn() -> Result<(), RequestError>,
     ) -> RequestError {
-        loop {
-            let withdrawn = self.access.until_withdrawn(&self.caller, &is_allowed).await;
-            if withdrawn == WithdrawalReason::Credential {
-                return AuthError::InvalidCredential.into();
-            }
-            // Checked again to record the denial. The rules may have changed back in the meantime.
-            if let Err(error) = authorize() {
+        let mut changes = pin!(self.access.changes(&self.caller));
+        while changes.next().await.is_some() {
+            if let Err(error) = self.check_credential().and_then(|()| authorize()) {
                 return error;
             }
         }
+        // The sender of the rules was dropped, because the broker stops.
+        pending().await
     }
 
     /// Checks that the caller may use the verb on all of the locks. Counts and logs a denial.
@@ -127,7 +128,8 @@ impl RequestContext {
         verb: Verb,
         locks: impl IntoIterator<Item = &'a LockKey>,
     ) -> Result<(), RequestError> {
-        let denied = locks.into_iter().find(|lock| !self.can(verb, lock));
+        let allows = |lock: &&LockKey| self.access.allows(&self.caller, verb, lock);
+        let denied = locks.into_iter().find(|lock| !allows(lock));
         match denied {
             Some(lock) => {
                 self.record_denial(verb, Some(lock));
