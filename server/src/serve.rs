@@ -32,7 +32,7 @@ use tonic::{
 pub use self::listeners::Listeners;
 use self::{
     health::{Health, Phase},
-    layers::{EdgeDependencies, wrap_admin, wrap_api, wrap_grpc, wrap_http},
+    layers::{EdgeDependencies, limit_expensive_calls, wrap_admin, wrap_api, wrap_grpc, wrap_http},
 };
 use crate::{
     access::{AccessControl, RulesReloader},
@@ -299,21 +299,21 @@ fn api_router(
             .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
     };
     let http2 = &config.http2;
-    let mut routes = Routes::new(edge.health.service())
-        .add_service(grpc::lock_service(
-            broker.clone(),
-            access.clone(),
-            config.live.subscribe(),
-            edge.tracing.clone(),
-            http2,
-        ))
+    let mut expensive = Routes::new(edge.health.service())
         .add_service(grpc::inspection_service(inspection.clone(), http2));
     // Reflection is offered only if callers need no credentials.
     if !access.requires_authentication() {
-        routes = routes
+        expensive = expensive
             .add_service(reflection().build_v1()?)
             .add_service(reflection().build_v1alpha()?);
     }
+    let mut routes = limit_expensive_calls(expensive).add_service(grpc::lock_service(
+        broker.clone(),
+        access.clone(),
+        config.live.subscribe(),
+        edge.tracing.clone(),
+        http2,
+    ));
     if config.dev {
         routes = routes.add_service(grpc::admin_service(inspection.clone(), http2));
     }
@@ -328,7 +328,7 @@ fn admin_router(
     let (config, health) = (edge.config, edge.health);
     let http2 = &config.http2;
     let admin = grpc::admin_service(inspection.clone(), http2);
-    let services = Routes::new(health.service()).add_service(admin);
+    let services = limit_expensive_calls(Routes::new(health.service())).add_service(admin);
     let plain = health_routes::routes(health)
         .merge(metrics_route::route(&config.metrics, inspection))
         .merge(log_filter::route(inspection))

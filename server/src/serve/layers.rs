@@ -5,8 +5,7 @@ mod authentication;
 mod browser_guard;
 mod call_limits;
 mod deadline;
-mod generic;
-mod hooked_body;
+mod hooks;
 mod host_guard;
 mod http_body_timeout;
 mod request_messages;
@@ -26,7 +25,7 @@ use tonic::service::Routes;
 use tower::ServiceBuilder;
 
 use self::{
-    authentication::authentication, browser_guard::browser_guard, generic::HookLayer,
+    authentication::authentication, browser_guard::browser_guard, hooks::HookLayer,
     host_guard::host_guard, request_messages::MessageLimits, response_tracking::ResponseTracking,
     rpc_metrics::rpc_metrics, rpc_spans::SpanLayer,
 };
@@ -48,14 +47,23 @@ pub(super) fn wrap_grpc(services: Routes, edge: &EdgeDependencies<'_>) -> Router
         .layer(HookLayer(browser_guard(metrics.clone())))
         .layer(HookLayer(rpc_metrics(metrics)))
         .layer(HookLayer(authentication(edge.access.clone())))
-        .layer(SpanLayer(edge.tracing.clone()))
+        .option_layer(
+            edge.tracing
+                .is_on()
+                .then(|| SpanLayer(edge.tracing.clone())),
+        )
         .layer(MessageLimits::new(Arc::clone(edge.health), http2))
-        .layer(from_fn_with_state(
-            call_limits::global_limits(),
-            call_limits::limit_expensive_calls,
-        ))
         .layer(HookLayer(ResponseTracking));
     services.into_axum_router().layer(layers)
+}
+
+/// Wraps services that have expensive calls in the layer that limits these calls.
+pub(super) fn limit_expensive_calls(services: Routes) -> Routes {
+    let limits = from_fn_with_state(
+        call_limits::global_limits(),
+        call_limits::limit_expensive_calls,
+    );
+    services.into_axum_router().route_layer(limits).into()
 }
 
 /// Wraps the API in the layer for all routes.

@@ -10,7 +10,7 @@ use axum::{
 };
 use tokio::time::timeout;
 
-use super::hooked_body::hooked;
+use super::hooks::hooked_body;
 use crate::{
     grpc,
     transport::{ExpensiveCall, ExpensiveCallLimits, Peer},
@@ -65,7 +65,7 @@ pub(super) async fn limit_expensive_calls(
     // Reflection reads requests only as its responses are read.
     let unread = is_reflection.then(|| load.count_paused());
     response.map(|body| {
-        hooked(body, move |polled, _| {
+        hooked_body(body, move |polled, _| {
             let _held = (&unread, &of_connection, &of_all);
             polled
         })

@@ -5,7 +5,7 @@ use std::{task::Poll, time::Duration};
 use axum::{Error, body::HttpBody as _, extract::Request};
 use futures::future::FutureExt as _;
 
-use super::{deadline::suspend_safe_sleep, hooked_body::hooked};
+use super::{deadline::suspend_safe_sleep, hooks::hooked_body};
 
 /// Time in which a body must be complete.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -17,7 +17,7 @@ pub(super) async fn limit(request: Request) -> Request {
             return body;
         }
         let mut deadline = suspend_safe_sleep(BODY_TIMEOUT).boxed();
-        hooked(body, move |polled, cx| {
+        hooked_body(body, move |polled, cx| {
             if polled.is_pending() && deadline.poll_unpin(cx).is_ready() {
                 let message = "the body was not complete within 10 s";
                 return Poll::Ready(Some(Err(Error::new(message))));

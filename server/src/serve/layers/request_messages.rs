@@ -27,7 +27,7 @@ use tower::{Layer, Service};
 
 use super::{
     deadline::suspend_safe_sleep,
-    hooked_body::{Hook, Hooked, PolledFrame},
+    hooks::{BodyHook, HookedBody, PolledFrame},
 };
 use crate::{
     config::Http2,
@@ -161,7 +161,7 @@ where
             },
             deadline: None,
         };
-        let messages = Hooked { body, hook };
+        let messages = HookedBody { body, hook };
         if !has_one_message {
             let request = Request::from_parts(parts, Body::new(messages));
             return Either::Left(self.inner.call(request));
@@ -195,7 +195,7 @@ where
 
 /// Reads the body to its end. A body longer than the largest allowed message is truncated; the
 /// decoder then rejects it.
-async fn complete(mut messages: Hooked<MessageReader>) -> Result<Body, Status> {
+async fn complete(mut messages: HookedBody<MessageReader>) -> Result<Body, Status> {
     let bytes_max = messages.hook.limits.bytes_max.saturating_add(PREFIX_BYTES);
     let mut message = Segments::default();
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut messages).poll_frame(cx)).await {
@@ -254,7 +254,7 @@ impl MessageReader {
     }
 }
 
-impl Hook for MessageReader {
+impl BodyHook for MessageReader {
     fn polled(&mut self, polled: PolledFrame, cx: &mut Context<'_>) -> PolledFrame {
         let result = match &polled {
             Poll::Pending => {

@@ -9,10 +9,7 @@ use std::{
 
 use axum::{extract::Request, response::Response};
 
-use super::{
-    generic::RequestResponseHook,
-    hooked_body::{PolledFrame, hooked},
-};
+use super::hooks::{PolledFrame, RequestResponseHook, hooked_body};
 use crate::{
     grpc::DeliveryConfirmation,
     transport::{ConnectionLoad, Peer},
@@ -57,6 +54,6 @@ impl RequestResponseHook for ResponseTracking {
             }
             polled
         };
-        response.map(|body| hooked(body, track))
+        response.map(|body| hooked_body(body, track))
     }
 }

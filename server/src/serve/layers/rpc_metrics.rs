@@ -8,10 +8,7 @@ use std::{
 
 use axum::{extract::Request, http::HeaderMap, response::Response};
 
-use super::{
-    generic::RequestResponseHook,
-    hooked_body::{PolledFrame, hooked},
-};
+use super::hooks::{PolledFrame, RequestResponseHook, hooked_body};
 use crate::{
     metrics::{CallInProgress, Calls, Metrics},
     serve::methods::METHODS,
@@ -51,7 +48,7 @@ impl RequestResponseHook for Calls {
             }
             polled
         };
-        response.map(|body| hooked(body, count))
+        response.map(|body| hooked_body(body, count))
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 
 use axum::{extract::Request, http::HeaderMap, response::Response};
 use data_encoding::BASE64_NOPAD;
-use futures::future::{BoxFuture, Either, FutureExt as _};
+use futures::future::{BoxFuture, FutureExt as _};
 use tonic::Status;
 use tower::{Layer, Service};
 
@@ -19,11 +19,11 @@ use crate::{
     trace::{RemoteParent, Span, Tracing},
 };
 
-/// Layer that creates the spans. Cheap to clone.
+/// Layer that creates the spans of a broker with tracing. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct SpanLayer(pub(super) Tracing);
 
-/// Service whose calls run within spans while tracing is on.
+/// Service whose calls run within spans.
 #[derive(Clone)]
 pub(super) struct SpanService<S> {
     tracing: Tracing,
@@ -46,19 +46,16 @@ where
 {
     type Response = Response;
     type Error = Infallible;
-    type Future = Either<S::Future, BoxFuture<'static, Result<Response, Infallible>>>;
+    type Future = BoxFuture<'static, Result<Response, Infallible>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         self.inner.poll_ready(cx)
     }
 
     fn call(&mut self, request: Request) -> Self::Future {
-        if !self.tracing.is_on() {
-            return Either::Left(self.inner.call(request));
-        }
         let span = begin(&self.tracing, &request);
         let response = self.inner.call(request);
-        let in_span = async move {
+        async move {
             let response = span.clone().run(response).await?;
             if span.is_recording() {
                 let status = Status::from_header_map(response.headers());
@@ -66,8 +63,8 @@ where
             }
             span.end();
             Ok(response)
-        };
-        Either::Right(in_span.boxed())
+        }
+        .boxed()
     }
 }
 

@@ -1,14 +1,22 @@
-//! Generic layer for synchronous hooks. Many calls may wait for their messages at the same time,
-//! and a layer that is an `async fn` needs about 3 KiB for each of them.
+//! Hooks on requests, on responses, and on each frame of a body. They are synchronous: many calls
+//! may wait for their messages at the same time, and a layer that is an `async fn` needs about 3 KiB
+//! for each of them.
 
 use std::{
     convert::Infallible,
     ops::ControlFlow,
+    pin::Pin,
     task::{Context, Poll},
 };
 
-use axum::{extract::Request, response::Response};
+use axum::{
+    Error,
+    body::{Body, Bytes, HttpBody},
+    extract::Request,
+    response::Response,
+};
 use futures::future::{Either, FutureExt as _, Map, Ready, ready};
+use http_body::{Frame, SizeHint};
 use tower::{Layer, Service};
 
 type Outcome = Result<Response, Infallible>;
@@ -83,5 +91,55 @@ where
         let end =
             Box::new(|response: Outcome| response.map(|response| H::on_response(state, response)));
         Either::Right(self.inner.call(request).map(end))
+    }
+}
+
+/// Result of polling a body for its next frame.
+pub(super) type PolledFrame = Poll<Option<Result<Frame<Bytes>, Error>>>;
+
+/// Inspects each result of polling a body. The hook is dropped with the body.
+pub(super) trait BodyHook: Send + Unpin + 'static {
+    /// Returns the result to pass on in place of `polled`.
+    fn polled(&mut self, polled: PolledFrame, cx: &mut Context<'_>) -> PolledFrame;
+}
+
+impl<F> BodyHook for F
+where
+    F: FnMut(PolledFrame, &mut Context<'_>) -> PolledFrame + Send + Unpin + 'static,
+{
+    fn polled(&mut self, polled: PolledFrame, cx: &mut Context<'_>) -> PolledFrame {
+        self(polled, cx)
+    }
+}
+
+/// Body whose frames pass a hook.
+pub(super) struct HookedBody<H> {
+    pub(super) body: Body,
+    pub(super) hook: H,
+}
+
+/// Adds a hook to a body.
+pub(super) fn hooked_body<F>(body: Body, hook: F) -> Body
+where
+    F: FnMut(PolledFrame, &mut Context<'_>) -> PolledFrame + Send + Unpin + 'static,
+{
+    Body::new(HookedBody { body, hook })
+}
+
+impl<H: BodyHook> HttpBody for HookedBody<H> {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> PolledFrame {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        self.hook.polled(polled, cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
