@@ -2,7 +2,6 @@
 
 mod deadline;
 mod decode;
-mod delivery;
 pub(crate) mod early_rejections;
 mod encode;
 #[cfg(feature = "fuzzing")]
@@ -11,9 +10,8 @@ mod hold;
 mod inspection;
 pub(crate) mod rpc_spans;
 mod status;
-mod wait_limit;
 
-use std::sync::Arc;
+use std::{net::SocketAddr, sync::Arc};
 
 use futures::stream::BoxStream;
 use leasehold_proto::v1::{
@@ -24,20 +22,19 @@ use leasehold_proto::v1::{
     inspection_service_server::InspectionServiceServer,
     lock_service_server::{LockService, LockServiceServer},
 };
+use parking_lot::Mutex;
 use prost::{Message as _, encoding::encoded_len_varint};
 use tokio::sync::watch;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Code, Request, Response, Status, Streaming};
 
-pub use self::delivery::DeliveryConfirmation;
-use self::{
-    decode::ReleaseCall, inspection::InspectionServiceImpl, wait_limit::ConnectionWaitLimiter,
-};
+use self::{decode::ReleaseCall, inspection::InspectionServiceImpl, status::ErrorResponse};
 use crate::{
     access::{AccessControl, AuthError, Caller, Verb},
     broker::{Broker, Delivery, spans},
     config::{Http2, ReloadableConfig},
     inspection::{InspectionService, PageBounds},
     lock::{AcquireCall, ExpectedAttachment, Lease, LeaseRef, LockError, LockFailure},
+    quotas::{SharedQuota, SharedQuotaPermit},
     request::{RequestContext, RequestError},
     trace::{Span, Tracing},
     transport::Peer,
@@ -115,6 +112,20 @@ fn record_span_locks(locks: &[LeaseRef]) {
 
 fn to_usize(size: u32) -> usize {
     usize::try_from(size).unwrap_or(usize::MAX)
+}
+
+/// A response extension that confirms the delivery of a lease once the complete response is sent. If
+/// it is dropped before, the client has disconnected, and the lease is released.
+#[derive(Clone)]
+pub struct DeliveryConfirmation(Arc<Mutex<Option<Delivery>>>);
+
+/// Limit of waiting unary calls on each connection, which reserves some of its streams for the
+/// releases that the calls wait for.
+#[derive(Debug, Clone)]
+struct ConnectionWaitLimiter {
+    max: usize,
+    /// Quota in which each connection is a caller.
+    quota: SharedQuota,
 }
 
 struct LockServiceImpl {
@@ -275,5 +286,50 @@ impl LockService for LockServiceImpl {
         let remaining_ms = remaining.map_err(|error| error.for_lock(&lock))?;
         let remaining = Some(encode::duration(remaining_ms));
         Ok(Response::new(CheckFencingTokenResponse { remaining }))
+    }
+}
+
+impl ConnectionWaitLimiter {
+    /// Creates a limit of three quarters of the streams of a connection.
+    fn new(max_concurrent_streams: u32) -> Self {
+        let streams = usize::try_from(max_concurrent_streams).unwrap_or(usize::MAX);
+        let max = streams / 4 * 3;
+        Self {
+            max,
+            quota: SharedQuota::new(max, usize::MAX),
+        }
+    }
+
+    /// Counts a waiting call on the connection from `peer` until the permit is dropped, or rejects
+    /// it at the limit. Returns `None` without a connection.
+    fn acquire(&self, peer: Option<SocketAddr>) -> Result<Option<SharedQuotaPermit>, Status> {
+        let permit = peer.map(|peer| self.quota.try_acquire(&peer.to_string().into()));
+        permit.transpose().map_err(|_| {
+            let message = format!(
+                "{} calls wait on this connection, three quarters of its streams; wait on a lease \
+                 stream (Hold), or on another connection",
+                self.max
+            );
+            let (code, reason) = (Code::ResourceExhausted, pb::ErrorReason::QuotaExceeded);
+            ErrorResponse::new(code, reason, message).into()
+        })
+    }
+}
+
+impl DeliveryConfirmation {
+    /// Creates a response that contains the lease.
+    fn response<T>(message: T, delivery: Delivery) -> Response<T> {
+        let mut response = Response::new(message);
+        let delivery = Arc::new(Mutex::new(Some(delivery)));
+        response.extensions_mut().insert(Self(delivery));
+        response
+    }
+
+    /// Confirms that the complete response was sent.
+    pub fn confirm(&self) {
+        let delivery = self.0.lock().take();
+        if let Some(delivery) = delivery {
+            delivery.confirm();
+        }
     }
 }
