@@ -248,16 +248,15 @@ impl WaiterRegistry {
         }
     }
 
-    /// Waits until the lock must be touched, and schedules the touch after that with `next`.
+    /// Waits until the lock must be touched, and schedules the touch after that, `interval` later.
     /// Returns false, and removes the queue, if no calls wait any longer. The task that polls the
     /// queue must then end.
     pub(in crate::broker) async fn wait_until_touch_due(
         &self,
         lock: &LockKey,
-        next: impl Fn() -> Instant,
+        interval: Duration,
     ) -> bool {
         loop {
-            let next_touch_at = next();
             let (touch_at, changed) = {
                 let mut queues = self.queues.lock();
                 let Some(queue) = queues.get_mut(lock) else {
@@ -269,7 +268,7 @@ impl WaiterRegistry {
                 };
                 let now = Instant::now();
                 if touch_at <= now {
-                    queue.touch_at = Some(next_touch_at);
+                    queue.touch_at = Some(now + interval);
                     return true;
                 }
                 (touch_at, Arc::clone(&queue.changed))

@@ -64,7 +64,7 @@ impl Broker {
     async fn poll_queue(self, lock: LockKey) {
         while self
             .waiters
-            .wait_until_touch_due(&lock, || self.next_touch_at(None))
+            .wait_until_touch_due(&lock, self.touch_interval())
             .await
         {
             let Ok(permit) = self.touch_permits.acquire().await else {
@@ -98,13 +98,17 @@ impl Broker {
             .schedule_touch(lock, self.next_touch_at(touched.next_event_ms));
     }
 
-    /// Returns the time of the next event, or the end of the touch interval with a jitter of ±20 %,
-    /// whichever is earlier.
+    /// Returns the time of the next event, or the end of the touch interval, whichever is earlier.
     fn next_touch_at(&self, next_event_ms: Option<u64>) -> Instant {
-        let interval = touch_interval(self.waiters.queue_count());
-        let interval = interval.mul_f64(self.random.number(0.8..1.2));
+        let interval = self.touch_interval();
         let event = next_event_ms.map(|ms| Duration::from_millis(ms) + SNAPSHOT_DELAY);
         Instant::now() + event.map_or(interval, |event| interval.min(event))
+    }
+
+    /// Returns the interval between two touches of a lock, with a jitter of ±20 %.
+    fn touch_interval(&self) -> Duration {
+        let interval = touch_interval(self.waiters.queue_count());
+        interval.mul_f64(self.random.number(0.8..1.2))
     }
 }
 
