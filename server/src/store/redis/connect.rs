@@ -28,7 +28,7 @@ use super::{
     replication,
     replication_barrier::{BarrierTask, MarkerSource, ReplicationBarrier},
     script::Script,
-    silence::{LastReply, PROBATION},
+    silence::{LastReply, PROBATION, boot_ms},
     supervisor::Channel,
     verify::{Findings, ServerInfo},
 };
@@ -202,7 +202,7 @@ pub(super) async fn open(
 /// Checks that the server was not silent for too long while it was opened, because it may have been
 /// replaced.
 async fn ensure_not_silent(last_reply: &LastReply, endpoint: &Endpoint) -> Result<(), NodeError> {
-    match last_reply.record() {
+    match last_reply.record(boot_ms()) {
         None => Ok(()),
         Some(silent) => {
             sleep(PROBATION).await;

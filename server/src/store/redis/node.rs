@@ -31,7 +31,7 @@ use super::{
     reply::ScriptReply,
     script::Script,
     scripts::{Command, Preamble, ScriptCall},
-    silence::LastReply,
+    silence::{LastReply, boot_ms},
 };
 use crate::{
     lock::{COMMAND_DEADLINE_MS, DeploymentKey},
@@ -154,28 +154,6 @@ impl Node {
         mode: ExecMode,
         command: impl Fn() -> Command,
     ) -> Result<Value, ScriptError> {
-        let parent = Span::current();
-        if !parent.is_recording() {
-            return self.run_untraced(script, mode, command).await;
-        }
-        let span = parent.client_child(format!("redis {}", script.name()));
-        span.set_attribute("db.system.name", "redis");
-        span.set_attribute("db.operation.name", script.name().to_owned());
-        span.set_attribute("server.address", self.name());
-        let result = self.run_untraced(script, mode, command).await;
-        if let Err(ScriptError::Failed(error)) = &result {
-            span.set_error(error.to_string());
-        }
-        span.end();
-        result
-    }
-
-    async fn run_untraced(
-        &self,
-        script: &Script,
-        mode: ExecMode,
-        command: impl Fn() -> Command,
-    ) -> Result<Value, ScriptError> {
         if let Some(reason) = self.end_reason.get() {
             return Err(ScriptError::Failed(StoreError::NotExecuted(reason.clone())));
         }
@@ -184,6 +162,7 @@ impl Node {
                 self.was_silent(silent),
             )));
         }
+        let span = self.start_span(script);
         let client = &self.verified.client;
         let run = async || match mode {
             ExecMode::Plain => script.run(client, command()).await,
@@ -200,32 +179,54 @@ impl Node {
             }
             result => result,
         };
-        if result.is_ok()
-            && let Some(reason) = self.record_reply()
-        {
-            return Err(ScriptError::Failed(StoreError::Unavailable(reason)));
+        let result = match result {
+            Ok(value) => match self.record_reply() {
+                None => Ok(value),
+                Some(reason) => Err(ScriptError::Failed(StoreError::Unavailable(reason))),
+            },
+            Err(error) => Err(self.script_error(script, &error, &command().keys)),
+        };
+        if let Err(ScriptError::Failed(error)) = &result {
+            span.set_error(error.to_string());
         }
-        result.map_err(|error| {
-            let class = ErrorClass::classify(&error);
-            let redirect = Redirect::from_error(&error, &self.verified.endpoint.address);
-            if let (NodeEras::Slots(_), Some(redirect)) = (&self.verified.eras, redirect) {
-                return ScriptError::Redirected(redirect);
+        span.end();
+        result
+    }
+
+    /// Starts a span for the run of a script if the current call is traced.
+    fn start_span(&self, script: &Script) -> Span {
+        let parent = Span::current();
+        if !parent.is_recording() {
+            return Span::default();
+        }
+        let span = parent.client_child(format!("redis {}", script.name()));
+        span.set_attribute("db.system.name", "redis");
+        span.set_attribute("db.operation.name", script.name().to_owned());
+        span.set_attribute("server.address", self.name());
+        span
+    }
+
+    /// Converts the error of a run on these keys. Logs it, or closes the node, as its class says.
+    fn script_error(&self, script: &Script, error: &Error, keys: &[String]) -> ScriptError {
+        let class = ErrorClass::classify(error);
+        let redirect = Redirect::from_error(error, &self.verified.endpoint.address);
+        if let (NodeEras::Slots(_), Some(redirect)) = (&self.verified.eras, redirect) {
+            return ScriptError::Redirected(redirect);
+        }
+        let text = format!("{}: {}", script.name(), plain_message(error));
+        match class.action {
+            NodeAction::Close | NodeAction::Redirect => self.fail(&class.description(&text)),
+            NodeAction::ReloadScripts | NodeAction::Keep | NodeAction::ProbeDecides => {
+                self.log_error(class, &text, keys.first().map_or("", |key| key));
             }
-            let text = format!("{}: {}", script.name(), plain_message(&error));
-            match class.action {
-                NodeAction::Close | NodeAction::Redirect => self.fail(&class.description(&text)),
-                NodeAction::ReloadScripts | NodeAction::Keep | NodeAction::ProbeDecides => {
-                    self.log_error(class, &text, command().keys.first().map_or("", |key| key));
-                }
-            }
-            ScriptError::Failed(class.store_error(text))
-        })
+        }
+        ScriptError::Failed(class.store_error(text))
     }
 
     /// Records a reply of the server. If the server was silent for too long, closes the node and
     /// returns the reason.
     pub(super) fn record_reply(&self) -> Option<String> {
-        let silent = self.last_reply.record()?;
+        let silent = self.last_reply.record(boot_ms())?;
         Some(self.was_silent(silent))
     }
 

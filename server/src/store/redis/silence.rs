@@ -50,10 +50,14 @@ impl LastReply {
         Self(AtomicU64::new(boot_ms()))
     }
 
-    /// Records a reply of the server. If the previous silence was too long, returns its length and
+    /// Records a reply of the server at `now_ms`. If the previous silence was too long, returns its length and
     /// records nothing, so that the gap remains.
-    pub(super) fn record(&self) -> Option<Duration> {
-        self.record_at(boot_ms())
+    pub(super) fn record(&self, now_ms: u64) -> Option<Duration> {
+        let silent = silence_over_limit(now_ms, self.ms());
+        if silent.is_none() {
+            self.0.fetch_max(now_ms, Ordering::Relaxed);
+        }
+        silent
     }
 
     /// Returns the length of the server's silence, if it is too long.
@@ -63,14 +67,6 @@ impl LastReply {
 
     pub(super) fn ms(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
-    }
-
-    fn record_at(&self, now_ms: u64) -> Option<Duration> {
-        let silent = silence_over_limit(now_ms, self.ms());
-        if silent.is_none() {
-            self.0.fetch_max(now_ms, Ordering::Relaxed);
-        }
-        silent
     }
 }
 
@@ -135,7 +131,8 @@ fn silence_over_limit(now_ms: u64, last_reply_ms: u64) -> Option<Duration> {
     (silent > SILENT_MAX).then_some(silent)
 }
 
-fn boot_ms() -> u64 {
+/// Returns the time in milliseconds of the clock that also runs while this host is suspended.
+pub(super) fn boot_ms() -> u64 {
     millis(boot_time())
 }
 
@@ -171,25 +168,25 @@ mod tests {
     #[test]
     fn a_server_is_silent_after_more_than_two_seconds() {
         let last_reply = LastReply(AtomicU64::new(BEGIN_MS));
-        assert_eq!(last_reply.record_at(BEGIN_MS + 2_000), None);
-        assert_eq!(last_reply.record_at(BEGIN_MS + 4_000), None);
-        let gap = last_reply.record_at(BEGIN_MS + 6_001);
+        assert_eq!(last_reply.record(BEGIN_MS + 2_000), None);
+        assert_eq!(last_reply.record(BEGIN_MS + 4_000), None);
+        let gap = last_reply.record(BEGIN_MS + 6_001);
         assert_eq!(gap, Some(Duration::from_millis(2_001)));
     }
 
     #[test]
     fn a_gap_stays_although_the_server_replies_again() {
         let last_reply = LastReply(AtomicU64::new(BEGIN_MS));
-        assert!(last_reply.record_at(BEGIN_MS + 2_001).is_some());
+        assert!(last_reply.record(BEGIN_MS + 2_001).is_some());
         assert_eq!(last_reply.ms(), BEGIN_MS);
-        let gap = last_reply.record_at(BEGIN_MS + 2_002);
+        let gap = last_reply.record(BEGIN_MS + 2_002);
         assert_eq!(gap, Some(Duration::from_millis(2_002)));
     }
 
     #[test]
     fn a_late_reply_does_not_set_the_last_reply_back() {
         let last_reply = LastReply(AtomicU64::new(BEGIN_MS));
-        assert_eq!(last_reply.record_at(BEGIN_MS - 500), None);
+        assert_eq!(last_reply.record(BEGIN_MS - 500), None);
         assert_eq!(last_reply.ms(), BEGIN_MS);
     }
 
