@@ -30,6 +30,8 @@ const CALLS: usize = 200;
 const CALLS_MIN: usize = 50;
 /// Maximum ratio of the medians of calls that do the same work on a busy machine.
 const RATIO_MAX: f64 = 2.0;
+/// Part of the rounds in which a kind of lease is slower if its replies reveal it.
+const CONSISTENT: f64 = 0.9;
 const LONG: Duration = Duration::from_secs(600);
 const SHORT: Duration = Duration::from_secs(1);
 
@@ -259,6 +261,7 @@ async fn response_times_do_not_reveal_a_lease() {
     let line = fixture.connection_of(&fixture.roles[2]);
     let calls = scaled_count(CALLS, CALLS_MIN);
     for call in that_take_a_lease() {
+        // Durations by kind of lease and round.
         let mut times: Vec<Vec<Duration>> = vec![Vec::new(); leases.len()];
         for round in 0..calls {
             // The order rotates, so that no kind of lease is always the first after a pause.
@@ -269,24 +272,44 @@ async fn response_times_do_not_reveal_a_lease() {
                 times[kind].push(boottime() - started_at);
             }
         }
-        let medians: Vec<_> = times.iter_mut().map(|times| median(times)).collect();
+        let medians: Vec<_> = times.iter().map(|times| median(times)).collect();
         let (least, most) = (medians.iter().min(), medians.iter().max());
         let (least, most) = (*least.expect("some"), *most.expect("some"));
         let apart = most.as_secs_f64() / least.as_secs_f64();
+        let consistency = most_consistent_order(&times);
         let way = call.1.as_ref().map(ToString::to_string).unwrap_or_default();
         print_figures(&format!(
             "authorization: leases shown by others: {} {way}: {calls} calls of each of {} kinds, \
-             medians {} to {} us",
+             medians {} to {} us, one kind slower than another in {consistency:.2} of the rounds",
             call.0.name,
             leases.len(),
             least.as_micros(),
             most.as_micros()
         ));
-        assert!(apart <= RATIO_MAX, "{}: {medians:?}", call.0.name);
+        // On a busy machine medians differ by chance, but no kind is then slower in every round.
+        assert!(
+            apart <= RATIO_MAX || consistency < CONSISTENT,
+            "{}: {medians:?}, {consistency}",
+            call.0.name
+        );
     }
 }
 
-fn median(times: &mut [Duration]) -> Duration {
+fn median(times: &[Duration]) -> Duration {
+    let mut times = times.to_vec();
     times.sort_unstable();
     times[times.len() / 2]
+}
+
+/// Returns the largest part of the rounds in which one kind of lease was slower than another.
+fn most_consistent_order(times: &[Vec<Duration>]) -> f64 {
+    let slower = |left: &[Duration], right: &[Duration]| {
+        let rounds = left.iter().zip(right);
+        let count = rounds.filter(|(left, right)| left > right).count();
+        count as f64 / left.len() as f64
+    };
+    let pairs = times
+        .iter()
+        .flat_map(|left| times.iter().map(move |right| slower(left, right)));
+    pairs.fold(0.0, f64::max)
 }
