@@ -218,7 +218,7 @@ FAULTS = [
     ),
     Fault(
         "Close without its epoch",
-        test("hold", "closing_a_stream_that_a_lease_has_left_frees_nothing"),
+        test("exclusion", "the_close_of_a_stream_that_a_lease_has_left_unnoticed_frees_nothing"),
         [
             (
                 f"{BROKER}/lease_stream/leases.rs",
@@ -275,6 +275,17 @@ FAULTS = [
                 f"{REDIS}/lua/release.lua",
                 "    if is_part and (e or what == '') then record_partial_release(lease, now + expiry(h.ttl)) end\n",
                 "",
+            )
+        ],
+    ),
+    Fault(
+        "a late reply to a release removes a newer grant",
+        test("exclusion", "a_late_reply_to_a_release_leaves_a_newer_grant_on_the_stream"),
+        [
+            (
+                f"{BROKER}/lease_stream/completions.rs",
+                "released.hold_count > 0 || !requested.contains(held)",
+                "released.hold_count > 0 || requested.iter().all(|released| released.lock != held.lock)",
             )
         ],
     ),

@@ -5,6 +5,7 @@ pub mod configuration;
 pub mod delayed_store;
 pub mod deployment;
 pub mod in_process;
+pub mod local_stream;
 pub mod pods;
 pub mod process;
 pub mod tls;

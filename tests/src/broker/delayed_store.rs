@@ -1,6 +1,13 @@
-//! A memory store whose acquires can be delayed before they reach it, as by a stalled connection.
+//! A memory store whose acquires and replies to releases can be delayed, and whose events can be
+//! lost, as by a stalled or broken connection.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use leasehold_server::{
@@ -21,26 +28,57 @@ use tokio::sync::watch;
 pub struct DelayedStore {
     store: MemoryStore,
     is_delaying: watch::Sender<bool>,
+    is_delaying_released: watch::Sender<bool>,
     /// Number of delayed acquires.
     delayed_count: watch::Sender<usize>,
     cancelled: watch::Sender<Option<Cancelled>>,
+    is_losing_events: Arc<AtomicBool>,
 }
 
 impl DelayedStore {
     /// Connects to an empty store, without delay.
     #[must_use]
     pub fn new() -> Arc<Self> {
+        Self::connect(&Memory::new(Duration::ZERO))
+    }
+
+    /// Connects a further broker to the store.
+    #[must_use]
+    pub fn connect(memory: &Arc<Memory>) -> Arc<Self> {
         Arc::new(Self {
-            store: Memory::new(Duration::ZERO).connect(BrokerId::random()),
+            store: memory.connect(BrokerId::random()),
             is_delaying: watch::Sender::default(),
+            is_delaying_released: watch::Sender::default(),
             delayed_count: watch::Sender::default(),
             cancelled: watch::Sender::default(),
+            is_losing_events: Arc::default(),
         })
+    }
+
+    /// Loses the events for this broker from now on, or delivers them again.
+    pub fn set_losing_events(&self, is_losing: bool) {
+        self.is_losing_events.store(is_losing, Ordering::Relaxed);
+    }
+
+    /// Waits until this number of calls is in the queue of the lock.
+    pub async fn wait_for_queue_length(&self, lock: &LockKey, length: u32) {
+        loop {
+            let state = self.store.get(lock).await.expect("it answers");
+            if state.is_some_and(|state| state.queue_length == length) {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
     }
 
     /// Delays acquires from now on, or stops the delay and lets delayed acquires proceed.
     pub fn set_delaying(&self, is_late: bool) {
         self.is_delaying.send_replace(is_late);
+    }
+
+    /// Delays the replies to releases from now on, or stops the delay and delivers delayed replies.
+    pub fn set_delaying_released(&self, is_late: bool) {
+        self.is_delaying_released.send_replace(is_late);
     }
 
     /// Waits until exactly `count` acquires are delayed.
@@ -91,7 +129,11 @@ impl Store for DelayedStore {
         release: ReleaseScope,
         via: ExpectedAttachment,
     ) -> Result<LeaseReply<Released>, StoreError> {
-        self.store.release(lease, release, via).await
+        let released = self.store.release(lease, release, via).await;
+        let mut is_late = self.is_delaying_released.subscribe();
+        let passes = is_late.wait_for(|is_late| !is_late).await;
+        passes.expect("the store lives");
+        released
     }
 
     async fn cancel(
@@ -151,6 +193,11 @@ impl Store for DelayedStore {
     }
 
     fn listen(&self, listener: Listener) {
-        self.store.listen(listener);
+        let is_losing = Arc::clone(&self.is_losing_events);
+        self.store.listen(Arc::new(move |event| {
+            if !is_losing.load(Ordering::Relaxed) {
+                listener(event);
+            }
+        }));
     }
 }

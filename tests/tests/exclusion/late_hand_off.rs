@@ -25,16 +25,6 @@ use tokio_util::task::AbortOnDropHandle;
 const WAIT: Duration = Duration::from_secs(30);
 const DAY: Duration = Duration::from_secs(86_400);
 
-async fn wait_for_queue_length(store: &DelayedStore, lock: &LockKey, length: u32) {
-    loop {
-        let state = store.get(lock).await.expect("it answers");
-        if state.is_some_and(|state| state.queue_length == length) {
-            return;
-        }
-        tokio::task::yield_now().await;
-    }
-}
-
 fn expect_lease(acquired: Result<Result<Lease, LockFailure>, JoinError>) -> Lease {
     acquired.expect("no panic").expect("a lease")
 }
@@ -75,9 +65,9 @@ async fn a_hand_off_that_was_rolled_back_is_ignored() {
     let call = waiting_call(&lock, WAIT);
     let first = expect_lease(begin(&waiting_call(&lock, WAIT)).await);
     let lost_waiter = begin(&call);
-    wait_for_queue_length(&store, &lock, 1).await;
+    store.wait_for_queue_length(&lock, 1).await;
     let other = begin(&waiting_call(&lock, WAIT));
-    wait_for_queue_length(&store, &lock, 2).await;
+    store.wait_for_queue_length(&lock, 2).await;
     // The client of `gone` disconnects and repeats the call, and the repeat reaches the store late.
     drop(lost_waiter);
     store.set_delaying(true);
@@ -88,7 +78,7 @@ async fn a_hand_off_that_was_rolled_back_is_ignored() {
     assert_eq!(cancelled, Cancelled::Freed, "it was handed the lock");
     let other = expect_lease(other.await);
     store.set_delaying(false);
-    wait_for_queue_length(&store, &lock, 1).await;
+    store.wait_for_queue_length(&lock, 1).await;
     release(&other).await;
     let repeat = expect_lease(repeat.await);
     let [other, repeat] = [&other, &repeat].map(|lease| reference(&lock, lease).fencing_token);

@@ -15,6 +15,8 @@ mod cost;
 mod flash_sale;
 mod keeping_place;
 mod late_hand_off;
+mod late_move;
+mod late_release;
 mod lottery;
 mod starvation;
 mod together;

@@ -42,7 +42,7 @@ pub(super) enum Completion {
     Released {
         call_id: Option<i64>,
         lease_id: LeaseId,
-        lock: Option<LockKey>,
+        requested: Vec<LeaseRef>,
         scope: ReleaseScope,
         result: Result<ReleaseResult, LockFailure>,
     },
@@ -99,11 +99,11 @@ impl LeaseStream {
             Completion::Released {
                 call_id,
                 lease_id,
-                lock,
+                requested,
                 scope,
                 result,
             } => match call_id {
-                Some(call_id) => self.on_released(call_id, lease_id, lock, result),
+                Some(call_id) => self.on_released(call_id, lease_id, scope, &requested, result),
                 None => self.released_by_stream(lease_id, scope, result),
             },
             Completion::ReleasedByStream { lease_id, scope } => self.release_lease(lease_id, scope),
@@ -262,19 +262,21 @@ impl LeaseStream {
         &mut self,
         call_id: i64,
         lease_id: LeaseId,
-        lock: Option<LockKey>,
+        scope: ReleaseScope,
+        requested: &[LeaseRef],
         result: Result<ReleaseResult, LockFailure>,
     ) {
-        let has_ended = match (&result, &lock, self.leases.get_mut(&lease_id)) {
+        let has_ended = match (&result, scope, self.leases.get_mut(&lease_id)) {
             (_, _, None) => false,
-            (Ok(released), Some(lock), Some(lease)) => {
+            (Ok(_), ReleaseScope::All | ReleaseScope::ExpireNow, Some(_)) => true,
+            (Ok(released), ReleaseScope::Lock | ReleaseScope::Entry(_), Some(lease)) => {
+                // The lease may have been granted the lock again since the command was sent.
                 lease
                     .locks
-                    .retain(|held| released.hold_count > 0 || held.lock != *lock);
+                    .retain(|held| released.hold_count > 0 || !requested.contains(held));
                 lease.set_permits(Vec::new());
                 lease.locks.is_empty()
             }
-            (Ok(_), None, Some(_)) => true,
             (Err(failure), _, Some(_)) => !failure.error.is_indeterminate(),
         };
         match result {

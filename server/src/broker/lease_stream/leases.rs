@@ -234,16 +234,16 @@ impl LeaseStream {
                 lease.phase = LeasePhase::Busy;
                 let is_requested =
                     |held: &&LeaseRef| lock.as_ref().is_none_or(|lock| *lock == held.lock);
-                let locks: Vec<_> = lease.locks.iter().filter(is_requested).cloned().collect();
+                let requested: Vec<_> = lease.locks.iter().filter(is_requested).cloned().collect();
                 let (broker, expected_attachment) =
                     (self.broker.clone(), ExpectedAttachment::Stream(self.id));
                 let span = lease.event("lease.release", lease_id);
                 let release = async move {
-                    let result = broker.release(&locks, scope, expected_attachment).await;
+                    let result = broker.release(&requested, scope, expected_attachment).await;
                     Completion::Released {
                         call_id,
                         lease_id,
-                        lock,
+                        requested,
                         scope,
                         result,
                     }
