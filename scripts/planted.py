@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Plants one fault after the other in a copy of the source, and reports what finds each, and after which time.
 
-Each fault is a replacement of texts in files; the product has no switch for any of them. Arguments are parts of names:
+Each fault is a replacement of texts in files; the product has no switch for any of them. A test that is to find a fault
+is run without the fault first, and must pass. Arguments are parts of names:
 without arguments all faults are planted, except those that an earlier run has found. Their results are kept beside the
 copy, so that an interrupted run continues; remove the file to begin again.
 """
@@ -371,8 +372,10 @@ def main() -> int:
     known = (
         {line["fault"]: line for line in map(json.loads, RESULTS.read_text().splitlines())} if RESULTS.exists() else {}
     )
+    missing = [fault for fault in chosen if fault.name not in known or sys.argv[1:]]
+    check_tests(missing)
     for fault in chosen:
-        if fault.name not in known or sys.argv[1:]:
+        if fault in missing:
             known[fault.name] = run(fault)
             RESULTS.write_text("".join(f"{json.dumps(line)}\n" for line in known.values() if line["found"]))
         line = known[fault.name]
@@ -390,13 +393,23 @@ def main() -> int:
     return bool(missed)
 
 
+def check_tests(faults: list[Fault]) -> None:
+    """Runs the tests that find these faults, without a fault: a test that fails anyway finds nothing."""
+    finders = {fault.finder.name: fault.finder for fault in faults if fault.finder.build[0] == "test"}
+    for finder in finders.values():
+        line = run(Fault("no fault", finder))
+        if not line["passed"]:
+            raise SystemExit(f"scripts/planted.py: {finder.name} fails without a fault: {line['violated']}")
+        print(f"no fault: {finder.name} passes", flush=True)
+
+
 def run(fault: Fault) -> dict[str, object]:
     """Plants a fault, builds its finder, and runs it."""
     plant(fault)
     finder = fault.finder
     environment = os.environ | {"CARGO_TARGET_DIR": str(BUILD), "CARGO_INCREMENTAL": "1", "RUST_BACKTRACE": "0"}
     if finder.needs_broker:
-        programs = ["-p", "leasehold-server", "-p", "leasehold-cli", "--bins"]
+        programs = ["-p", "leasehold-server", "-p", "leasehold-cli", "-p", "leasehold", "--bins", "--examples"]
         subprocess.run(["cargo", "build", *programs, "--locked", "--quiet"], cwd=COPY, env=environment, check=True)
     build = subprocess.run(
         ["cargo", *finder.build, "--locked", "--message-format", "json"],
@@ -406,7 +419,7 @@ def run(fault: Fault) -> dict[str, object]:
         text=True,
         check=False,
     )
-    result = {"fault": fault.name, "finder": finder.name, "found": False, "seed": "", "seconds": 0.0}
+    result = {"fault": fault.name, "finder": finder.name, "found": False, "passed": False, "seed": "", "seconds": 0.0}
     if build.returncode:
         messages = (json.loads(line) for line in build.stdout.splitlines())
         errors = [message["message"]["rendered"] for message in messages if message["reason"] == "compiler-message"]
@@ -437,6 +450,7 @@ def run(fault: Fault) -> dict[str, object]:
     violated = re.search(finder.failure, output, re.MULTILINE)
     return result | {
         "found": code != 0 and violated is not None,
+        "passed": "test result: ok" in output,
         "seconds": time.monotonic() - began,
         "seed": f"{seed[0]} " if seed else "",
         "violated": violated[1] if violated else output[-300:],
