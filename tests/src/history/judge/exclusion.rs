@@ -88,7 +88,7 @@ mod tests {
     use leasehold_server::lock::EXCLUSIVE_WEIGHT;
 
     use super::{super::test_history::TestHistory, *};
-    use crate::history::{Fault, LossReason};
+    use crate::history::{Fault, LossReason, ReleaseScope};
 
     fn two_exclusive(second_granted_ms: u64) -> TestHistory {
         let history = TestHistory::default().invoke(0, 1).grant(1, 1, 10, 0);
@@ -148,6 +148,42 @@ mod tests {
         assert_eq!(regranted(5_002, 5_001).violated(), [Rule::Exclusion]);
         assert_eq!(regranted(5_001, 5_001).violated(), []);
         assert_eq!(regranted(5_002, 5_500).violated(), []);
+    }
+
+    /// A client that enters a lock three times, releases its first entry before the reply to the
+    /// second attempt, and releases the lock before the reply to the third one. A second client then
+    /// holds the lock.
+    fn entered_again() -> TestHistory {
+        let release = |release, scope| EventKind::ReleaseInvoked {
+            release,
+            lease: "1".to_owned(),
+            scope,
+        };
+        let answered = |release| EventKind::ReleaseAnswered {
+            release,
+            lease: "1".to_owned(),
+            is_ok: true,
+        };
+        let lock = "x".to_owned();
+        let entry = ReleaseScope::Entry { lock, call: 1 };
+        let lock = "x".to_owned();
+        let history = TestHistory::default().invoke(0, 1).grant(1, 1, 10, 0);
+        let history = history.invoke(2, 2).event(3, 1, release(1, entry));
+        let history = history.event(5, 1, answered(1));
+        let history = history.grant_lease(6, 2, (1, 10, 2), [EXCLUSIVE_WEIGHT; 2]);
+        let history = history.invoke(7, 3);
+        let history = history.event(8, 1, release(2, ReleaseScope::Lock { lock }));
+        let history = history.grant_lease(9, 3, (1, 10, 7), [EXCLUSIVE_WEIGHT; 2]);
+        let history = history.event(10, 1, answered(2));
+        history.invoke(11, 4).grant(12, 4, 20, 11)
+    }
+
+    #[test]
+    fn a_release_of_a_lock_covers_the_replies_after_an_earlier_release() {
+        assert_eq!(entered_again().violated(), []);
+        let history = entered_again().invoke(13, 5);
+        let history = history.grant_lease(14, 5, (1, 10, 13), [EXCLUSIVE_WEIGHT; 2]);
+        assert_eq!(history.violated(), [Rule::Exclusion]);
     }
 
     #[test]

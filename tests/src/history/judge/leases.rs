@@ -279,8 +279,12 @@ impl<'a> LeaseState<'a> {
         self.is_released = self.locks.is_empty();
     }
 
+    /// Ends the share of a lock. A share that has ended before ends again: a reply after the earlier
+    /// end may have granted it again, although it is not counted as held.
     fn end_lock(&mut self, lock: &'a str, end: ShareEnd) {
-        let Some(share) = self.locks.remove(lock) else {
+        let held = self.locks.remove(lock).map(|share| share.token);
+        let ended = self.ended.get(lock).map(|share| share.token);
+        let Some(token) = held.max(ended) else {
             return;
         };
         let (release, known_at_us) = match end {
@@ -288,7 +292,7 @@ impl<'a> LeaseState<'a> {
             ShareEnd::Lost { at_us } => (None, Some(at_us)),
         };
         let ended = EndedShare {
-            token: share.token,
+            token,
             release,
             known_at_us,
         };
@@ -296,7 +300,8 @@ impl<'a> LeaseState<'a> {
     }
 
     fn end_all(&mut self, end: ShareEnd) {
-        let locks: Vec<_> = self.locks.keys().copied().collect();
+        let locks = self.locks.keys().chain(self.ended.keys()).copied();
+        let locks: BTreeSet<_> = locks.collect();
         for lock in locks {
             self.end_lock(lock, end);
         }
