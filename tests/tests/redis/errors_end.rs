@@ -358,11 +358,12 @@ async fn late_commands_at_a_stopped_server_have_no_effect() {
     assert_all_failed(fixture.acquire_all(&new).await, UNAVAILABLE);
     assert_all_failed(fixture.renew_all(&held).await, UNAVAILABLE);
     assert_all_failed(fixture.acquire_all(&new).await, UNAVAILABLE);
+    // By a call or by a probe, whichever is first.
     let noticed = until("the stop is noticed", async || {
-        (fixture.count_log_lines("no answer to 3 probes") > 0).then_some(())
+        (fixture.count_log_lines("is lost: no answer") > 0).then_some(())
     });
     noticed.await;
-    assert_eq!(fixture.count_log_lines("no answer to 3 probes"), 1);
+    assert_eq!(fixture.count_log_lines("is lost: no answer"), 1);
     fixture.redis.process().resume();
     outage.assert_recovers(&mut fixture, "stopped").await;
     wait_until_free(&fixture, &new).await;
