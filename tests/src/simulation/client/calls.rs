@@ -95,6 +95,9 @@ impl Client {
         let lease = &self.leases[lease];
         let mut presented = lease.presented(self.world.now_us());
         let added = target(plan);
+        if lease.is_releasing(&added.lock) {
+            return;
+        }
         // A presented lock is entered again, and is not added.
         let is_held = lease.holds(&added.lock);
         presented
@@ -158,6 +161,12 @@ impl Client {
         let Some(call) = newest.and_then(|number| self.calls.get_mut(&number)) else {
             return;
         };
+        let under = call.call.under.as_ref();
+        if let Some(lease) = under.and_then(|under| self.leases.get(&under.lease_id))
+            && (call.call.targets.iter()).any(|target| lease.is_releasing(&target.lock))
+        {
+            return;
+        }
         if call.state != CallState::Pending {
             call.state = CallState::Pending;
             call.deadline_us = self.world.now_us() + call.call.wait_ms * 1_000;

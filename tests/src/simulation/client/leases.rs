@@ -37,6 +37,9 @@ pub(super) struct HeldLease {
     locks: BTreeMap<LockKey, HeldShare>,
     /// Released locks that the client still presents, each with the time until which it does.
     presented_until_us: Vec<(LeaseRef, u64)>,
+    /// Locks whose release has no reply yet. The client adds none of them: a repeat of the release
+    /// on a stream names no token, and would release the newer grant as well.
+    releasing: Vec<LockKey>,
     /// End of the validity.
     until_us: u64,
     pub(super) attach_number: u32,
@@ -123,6 +126,11 @@ impl HeldLease {
         locks
     }
 
+    /// Returns true if the release of the lock has no reply yet.
+    pub(super) fn is_releasing(&self, lock: &LockKey) -> bool {
+        self.releasing.contains(lock)
+    }
+
     /// Presents a lock no longer that was released: a call adds it again, and the lease may have the
     /// lock with another token.
     pub(super) fn stop_presenting(&mut self, lock: &LockKey) {
@@ -162,6 +170,7 @@ impl Client {
                 ttl: reply.ttl(),
                 locks: BTreeMap::new(),
                 presented_until_us: Vec::new(),
+                releasing: Vec::new(),
                 until_us: 0,
                 attach_number,
                 stream: None,
@@ -429,6 +438,7 @@ impl Client {
             }
             Part::Lock(_) | Part::Lease => {
                 share.entries.clear();
+                lease.releasing.push(lock.clone());
                 (Scope::Lock, ReleaseScope::Lock { lock: name })
             }
         };
@@ -538,6 +548,12 @@ impl Client {
             is_ok: result.is_ok(),
         };
         self.record(answered);
+        if let Some(lease) = self.leases.get_mut(&lease_id)
+            && release.scope == Scope::Lock
+        {
+            let is_answered = |lock: &LockKey| release.locks.iter().any(|held| held.lock == *lock);
+            lease.releasing.retain(|lock| !is_answered(lock));
+        }
         if let (Scope::All, Ok(_), Some(released)) =
             (release.scope, &result, self.released.get_mut(&lease_id))
         {
@@ -561,6 +577,7 @@ impl Client {
                 continue;
             }
             lease.locks.remove(&reference.lock);
+            lease.releasing.push(reference.lock.clone());
             if lease.locks.is_empty() {
                 self.leases.remove(&lease_id);
             }
