@@ -128,8 +128,7 @@ impl RequestContext {
         verb: Verb,
         locks: impl IntoIterator<Item = &'a LockKey>,
     ) -> Result<(), RequestError> {
-        let allows = |lock: &&LockKey| self.access.allows(&self.caller, verb, lock);
-        let denied = locks.into_iter().find(|lock| !allows(lock));
+        let denied = locks.into_iter().find(|lock| !self.can(verb, lock));
         match denied {
             Some(lock) => {
                 self.record_denial(verb, Some(lock));
