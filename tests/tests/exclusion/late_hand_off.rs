@@ -9,44 +9,30 @@
 use std::{sync::Arc, time::Duration};
 
 use leasehold_server::{
-    broker::{Broker, lease_stream::StreamAge},
-    lock::{AcquireCall, ExpectedAttachment, Lease, LeaseRef, LockFailure, LockKey, ReleaseScope},
-    quotas::Quotas,
-    store::{Cancelled, Store},
+    lock::{AcquireCall, ExpectedAttachment, Lease, LockFailure, ReleaseScope},
+    store::Cancelled,
 };
 use leasehold_tests::{
-    broker::delayed_store::DelayedStore,
-    redlock::broker::{unlimited_quotas, waiting_call},
+    broker::{
+        delayed_store::DelayedStore,
+        local_stream::{references, unlimited_broker},
+    },
+    redlock::broker::waiting_call,
     store_fixture::lock_key,
 };
 use tokio::task::JoinError;
 use tokio_util::task::AbortOnDropHandle;
 
 const WAIT: Duration = Duration::from_secs(30);
-const DAY: Duration = Duration::from_secs(86_400);
 
 fn expect_lease(acquired: Result<Result<Lease, LockFailure>, JoinError>) -> Lease {
     acquired.expect("no panic").expect("a lease")
 }
 
-/// Returns a reference to the only lock of a lease.
-fn reference(lock: &LockKey, lease: &Lease) -> LeaseRef {
-    LeaseRef {
-        lock: lock.clone(),
-        lease_id: lease.lease_id,
-        fencing_token: lease.locks[0].grant.fencing_token,
-    }
-}
-
 #[tokio::test]
 async fn a_hand_off_that_was_rolled_back_is_ignored() {
     let store = DelayedStore::new();
-    let age = StreamAge {
-        max_age: DAY,
-        grace: DAY,
-    };
-    let quotas = Quotas::new(unlimited_quotas);
-    let broker = Broker::new(Arc::clone(&store) as Arc<dyn Store>, quotas, age);
+    let broker = unlimited_broker(store.clone());
     let (lock, caller) = (lock_key("default", "late"), Arc::<str>::from("caller"));
     let begin = |call: &AcquireCall| {
         let (broker, caller, call) = (broker.clone(), Arc::clone(&caller), call.clone());
@@ -55,9 +41,12 @@ async fn a_hand_off_that_was_rolled_back_is_ignored() {
         ))
     };
     let release = async |lease: &Lease| {
-        let lease = [reference(&lock, lease)];
         let released = broker
-            .release(&lease, ReleaseScope::All, ExpectedAttachment::Any)
+            .release(
+                &references(lease),
+                ReleaseScope::All,
+                ExpectedAttachment::Any,
+            )
             .await;
         released.expect("it is held");
     };
@@ -81,6 +70,6 @@ async fn a_hand_off_that_was_rolled_back_is_ignored() {
     store.wait_for_queue_length(&lock, 1).await;
     release(&other).await;
     let repeat = expect_lease(repeat.await);
-    let [other, repeat] = [&other, &repeat].map(|lease| reference(&lock, lease).fencing_token);
+    let [other, repeat] = [&other, &repeat].map(|lease| lease.locks[0].grant.fencing_token);
     assert!(repeat > other, "{repeat:?} was taken back, {other:?} held");
 }

@@ -49,8 +49,8 @@ async fn a_late_reply_to_a_release_leaves_a_newer_grant_on_the_stream() {
     store.wait_for_queue_length(&lock, 1).await;
     stream.acquire(3, calls[1].clone());
     store.wait_for_queue_length(&lock, 2).await;
-    // The second call is told to enter the lock that the first one was granted. Its command is
-    // delayed until the first one has released the lock.
+    // The grant to the first call makes the second one send its acquire again. This command is
+    // delayed until the first call's hold is released.
     store.set_delaying(true);
     let released = broker
         .release(&other, ReleaseScope::All, ExpectedAttachment::Any)
