@@ -3,10 +3,9 @@
 
 mod detached;
 mod shared_quota;
-mod waiting_calls;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     fmt,
     sync::{
         Arc,
@@ -17,8 +16,8 @@ use std::{
 
 use parking_lot::Mutex;
 
+use self::detached::DetachedLeases;
 pub use self::shared_quota::{SharedQuota, SharedQuotaPermit};
-use self::{detached::DetachedLeases, waiting_calls::WaitingCalls};
 use crate::{
     lock::{AcquireCall, LeaseId, LockError, LockKey, QuotaExceeded, RequestHash},
     metrics::GaugeEntry,
@@ -34,6 +33,9 @@ const STREAMS_PER_CALLER_MAX: usize = 2_000;
 const WATCHES_MAX: usize = 1_000;
 /// Maximum number of watches of one authenticated caller at each broker.
 const WATCHES_PER_CALLER_MAX: usize = 16;
+
+/// Maximum number of calls of one authenticated caller that wait for one lock at each broker.
+const WAITS_PER_CALLER_MAX: usize = 1_000;
 
 /// Limits of the quotas. A lock counts once for each lease that holds it or waits for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,7 +85,9 @@ struct Counts {
     by_caller: HashMap<Arc<str>, u32>,
     by_namespace: HashMap<Box<str>, u32>,
     acquires: KeyedRateLimiter<Arc<str>>,
-    waits: WaitingCalls,
+    /// Number of attempts of each waiting call, by caller and lock. Attempts of one call share a
+    /// queue position.
+    waits: HashMap<(Arc<str>, LockKey), HashMap<RequestHash, u32>>,
 }
 
 /// Quota permit of a lock that is held or waited for. Released when dropped.
@@ -152,14 +156,14 @@ impl Quotas {
         let waiting_request = waiting_request.then(|| call.request_id.hash());
         let permits = call.targets.iter().map(|target| {
             let mut counts = self.counts.lock();
-            counts.check(&limits, caller, &target.lock)?;
-            if let Some(request) = waiting_request {
-                counts.waits.add(caller, &target.lock, request)?;
-            }
-            drop(counts);
-            let mut permit = self.permit(caller, &target.lock);
-            permit.waiting_request = waiting_request;
-            Ok(permit)
+            counts.try_add(&limits, caller, &target.lock, waiting_request)?;
+            Ok(QuotaPermit {
+                counts: Arc::clone(&self.counts),
+                caller: Arc::clone(caller),
+                lock: target.lock.clone(),
+                waiting_request,
+                held_gauge: None,
+            })
         });
         permits.collect()
     }
@@ -254,7 +258,7 @@ impl QuotaPermit {
         self.held_gauge = held;
         if let Some(request) = self.waiting_request.take() {
             let mut counts = self.counts.lock();
-            counts.waits.remove(&self.caller, &self.lock, request);
+            counts.remove_wait(&self.caller, &self.lock, request);
         }
     }
 }
@@ -264,7 +268,7 @@ impl Drop for QuotaPermit {
         let mut counts = self.counts.lock();
         counts.remove(&self.caller, &self.lock);
         if let Some(request) = self.waiting_request {
-            counts.waits.remove(&self.caller, &self.lock, request);
+            counts.remove_wait(&self.caller, &self.lock, request);
         }
     }
 }
@@ -276,24 +280,35 @@ impl Drop for InFlightPermit {
 }
 
 impl Counts {
-    fn check(
-        &self,
+    /// Adds a lock, and an attempt of the call that waits for it, unless a limit is reached.
+    fn try_add(
+        &mut self,
         limits: &QuotaLimits,
-        caller: &str,
+        caller: &Arc<str>,
         lock: &LockKey,
+        waiting_request: Option<RequestHash>,
     ) -> Result<(), QuotaExceeded> {
         let caller_count = self.by_caller.get(caller).copied().unwrap_or(0);
         let namespace_count = self.by_namespace.get(lock.namespace()).copied();
         if !caller.is_empty() && caller_count >= limits.locks_per_caller {
             return Err(QuotaExceeded::Caller(caller_count));
         }
-        match namespace_count
-            .filter(|namespace_count| *namespace_count >= limits.locks_per_namespace)
-        {
-            Some(namespace_count) => Err(QuotaExceeded::Namespace(namespace_count)),
-            None if self.locks >= limits.locks => Err(QuotaExceeded::Broker(self.locks)),
-            None => Ok(()),
+        if let Some(count) = namespace_count.filter(|count| *count >= limits.locks_per_namespace) {
+            return Err(QuotaExceeded::Namespace(count));
         }
+        if self.locks >= limits.locks {
+            return Err(QuotaExceeded::Broker(self.locks));
+        }
+        if let Some(request) = waiting_request {
+            let waits = self.waits.entry((Arc::clone(caller), lock.clone()));
+            let waits = waits.or_default();
+            if waits.len() >= WAITS_PER_CALLER_MAX && !waits.contains_key(&request) {
+                return Err(QuotaExceeded::Waits(WAITS_PER_CALLER_MAX));
+            }
+            *waits.entry(request).or_default() += 1;
+        }
+        self.add(caller, lock);
+        Ok(())
     }
 
     fn add(&mut self, caller: &Arc<str>, lock: &LockKey) {
@@ -320,6 +335,22 @@ impl Counts {
             }
         }
     }
+
+    fn remove_wait(&mut self, caller: &Arc<str>, lock: &LockKey, request: RequestHash) {
+        let Entry::Occupied(mut waits) = self.waits.entry((Arc::clone(caller), lock.clone()))
+        else {
+            return;
+        };
+        if let Entry::Occupied(mut attempts) = waits.get_mut().entry(request) {
+            *attempts.get_mut() -= 1;
+            if *attempts.get() == 0 {
+                attempts.remove();
+            }
+        }
+        if waits.get().is_empty() {
+            waits.remove();
+        }
+    }
 }
 
 impl fmt::Debug for LimitSource {
@@ -337,7 +368,39 @@ impl From<QuotaExceeded> for LockError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::Bound;
+    use crate::{
+        lock::{Bound, RequestId},
+        store::stub::lock,
+    };
+
+    #[test]
+    fn waiting_calls_count_once_however_often_they_are_repeated() {
+        let mut counts = Counts::default();
+        let (alice, bob) = (Arc::from("token:alice"), Arc::from("token:bob"));
+        let [lock, other_lock] = ["a", "b"].map(lock);
+        let add = |counts: &mut Counts, caller, lock, request| {
+            counts.try_add(&QuotaLimits::UNLIMITED, caller, lock, Some(request))
+        };
+        let calls: Vec<_> = (0..WAITS_PER_CALLER_MAX)
+            .map(|_| RequestId::random().hash())
+            .collect();
+        for call in calls.iter().chain(&calls) {
+            assert_eq!(add(&mut counts, &alice, &lock, *call), Ok(()));
+        }
+        let additional = RequestId::random().hash();
+        let rejected = Err(QuotaExceeded::Waits(WAITS_PER_CALLER_MAX));
+        assert_eq!(add(&mut counts, &alice, &lock, additional), rejected);
+        assert_eq!(add(&mut counts, &alice, &other_lock, additional), Ok(()));
+        assert_eq!(add(&mut counts, &bob, &lock, additional), Ok(()));
+        counts.remove_wait(&alice, &lock, calls[0]);
+        assert_eq!(add(&mut counts, &alice, &lock, additional), rejected);
+        counts.remove_wait(&alice, &lock, calls[0]);
+        assert_eq!(add(&mut counts, &alice, &lock, additional), Ok(()));
+        counts.remove_wait(&alice, &other_lock, additional);
+        counts.remove_wait(&bob, &lock, additional);
+        let waits = counts.waits.len();
+        assert_eq!(waits, 1, "nothing is kept of queues without calls");
+    }
 
     #[test]
     fn a_broker_has_twenty_thousand_lease_streams() {
