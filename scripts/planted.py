@@ -252,8 +252,8 @@ FAULTS = [
         [
             (
                 f"{BROKER}/waiters.rs",
-                "        if previous.is_some() {\n            queue.rejoin();\n        }\n",
-                "        let _ = previous;\n",
+                "            self.rejoin();\n",
+                "",
             )
         ],
     ),

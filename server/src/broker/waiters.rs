@@ -151,31 +151,42 @@ impl WaiterRegistry {
         }
     }
 
-    /// Records the time at which the `acquire` was sent that queued a call, or `None` if an `acquire`
-    /// had no reply. The next touch with a reply then signals the call to send it again.
+    /// Records that an `acquire` sent at `sent_at` has queued a call, in `era`.
     pub(in crate::broker) fn record_queued(
         &self,
         acquire: &AcquireCommand,
-        queued_at: Option<Instant>,
+        sent_at: Instant,
+        era: Option<EraId>,
     ) {
         let mut queues = self.queues.lock();
-        let queue = queues.get_mut(&acquire.lock);
-        let waiters = queue.and_then(|queue| queue.calls.get_mut(&acquire.request));
-        for waiter in waiters.into_iter().flatten() {
-            if waiter.attempt == acquire.attempt {
-                waiter.queued_at = queued_at;
-            }
+        if let Some(queue) = queues.get_mut(&acquire.lock) {
+            queue.set_queued_at(acquire, Some(sent_at));
+            queue.record_era(era);
         }
     }
 
-    /// Records a touch that was sent at `sent_at` and has a reply. A grant to a waiting call whose
-    /// notification was lost may have been made and have expired since the touch before. The calls
-    /// to which that may have happened are signalled to send `acquire` again.
-    pub(in crate::broker) fn record_touch(&self, lock: &LockKey, sent_at: Instant) {
+    /// Records that an `acquire` has not queued a call, or had no reply. The next touch with a reply
+    /// then signals the call, if it still waits, to send `acquire` again.
+    pub(in crate::broker) fn record_not_queued(&self, acquire: &AcquireCommand) {
+        if let Some(queue) = self.queues.lock().get_mut(&acquire.lock) {
+            queue.set_queued_at(acquire, None);
+        }
+    }
+
+    /// Records a touch that was sent at `sent_at` and has a reply, in `era`. A grant to a waiting call
+    /// whose notification was lost may have been made and have expired since the touch before. The
+    /// calls to which that may have happened are signalled to send `acquire` again.
+    pub(in crate::broker) fn record_touch(
+        &self,
+        lock: &LockKey,
+        sent_at: Instant,
+        era: Option<EraId>,
+    ) {
         let mut queues = self.queues.lock();
         let Some(queue) = queues.get_mut(lock) else {
             return;
         };
+        queue.record_era(era);
         let previous_sent_at = queue.touch_sent_at.replace(sent_at);
         for waiter in queue.calls.values().flatten() {
             let is_checked = waiter.queued_at.is_some_and(|queued_at| {
@@ -196,20 +207,6 @@ impl WaiterRegistry {
             for waiter in waiters.filter(|waiter| waiter.lease_id == lease_id) {
                 let _ = waiter.signals.try_send(Signal::Rejoin);
             }
-        }
-    }
-
-    /// Records the era in which the store answered for the lock. In a new era the store may have
-    /// lost queue positions, so that every call of the lock is signalled to send `acquire` again.
-    pub(in crate::broker) fn record_era(&self, lock: &LockKey, era: Option<EraId>) {
-        let mut queues = self.queues.lock();
-        let (Some(queue), Some(era)) = (queues.get_mut(lock), era) else {
-            return;
-        };
-        let is_new = queue.era.as_ref() != Some(&era);
-        let previous = is_new.then(|| queue.era.replace(era)).flatten();
-        if previous.is_some() {
-            queue.rejoin();
         }
     }
 
@@ -305,6 +302,23 @@ impl WaiterRegistry {
 }
 
 impl LockQueue {
+    fn set_queued_at(&mut self, acquire: &AcquireCommand, queued_at: Option<Instant>) {
+        let waiters = self.calls.get_mut(&acquire.request);
+        for waiter in waiters.into_iter().flatten() {
+            if waiter.attempt == acquire.attempt {
+                waiter.queued_at = queued_at;
+            }
+        }
+    }
+
+    /// Records the era in which the store answered for the lock. In a new era the store may have
+    /// lost queue positions, so that every call of the lock is signalled to send `acquire` again.
+    fn record_era(&mut self, era: Option<EraId>) {
+        if era.is_some() && self.era != era && std::mem::replace(&mut self.era, era).is_some() {
+            self.rejoin();
+        }
+    }
+
     fn rejoin(&self) {
         for waiter in self.calls.values().flatten() {
             let _ = waiter.signals.try_send(Signal::Rejoin);

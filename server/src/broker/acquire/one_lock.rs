@@ -94,9 +94,10 @@ impl LockAcquisition<'_> {
             Ok(acquired) => matches!(acquired, Acquired::Granted(_) | Acquired::Queued { .. }),
             Err(error) => error.may_have_executed(),
         };
-        let is_queued = matches!(result, Ok(Acquired::Queued { .. }));
         let waiters = &self.broker.waiters;
-        waiters.record_queued(&self.acquire, is_queued.then_some(sent_at));
+        if !matches!(result, Ok(Acquired::Queued { .. })) {
+            waiters.record_not_queued(&self.acquire);
+        }
         let acquired = match result {
             Ok(acquired) => acquired,
             Err(error) => return AcquireStep::Rejected(error.into()),
@@ -111,7 +112,7 @@ impl LockAcquisition<'_> {
                 era,
             } => {
                 self.token_when_queued = last_fencing_token;
-                self.broker.waiters.record_era(&self.acquire.lock, era);
+                waiters.record_queued(&self.acquire, sent_at, era);
                 self.broker
                     .schedule_touch(&self.acquire.lock, next_event_ms);
                 if self.wait_span.is_not_recording() {

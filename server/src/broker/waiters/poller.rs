@@ -21,16 +21,17 @@ const TOUCHES_PER_S: f64 = 5_000.0;
 const TOUCH_INTERVAL_MAX: Duration = Duration::from_millis(4_000);
 /// Delay after an expected event, because the clocks of the store and of the broker differ
 /// slightly.
-const SNAPSHOT_DELAY: Duration = Duration::from_millis(5);
+const EVENT_DELAY: Duration = Duration::from_millis(5);
 
 impl Broker {
-    /// Schedules a touch for the time at which the lock can become free without a release, and
-    /// starts the task that polls the queue of the lock, unless it is running.
+    /// Schedules a touch for the time at which the lock can become free without a release, or for
+    /// the end of the touch interval, whichever is earlier. Starts the task that polls the queue of
+    /// the lock, unless it is running.
     pub(in crate::broker) fn schedule_touch(&self, lock: &LockKey, next_event_ms: Option<u64>) {
-        if self
-            .waiters
-            .schedule_touch(lock, self.next_touch_at(next_event_ms))
-        {
+        let interval = self.touch_interval();
+        let event = next_event_ms.map(|ms| Duration::from_millis(ms) + EVENT_DELAY);
+        let touch_at = Instant::now() + event.map_or(interval, |event| interval.min(event));
+        if self.waiters.schedule_touch(lock, touch_at) {
             self.tasks.spawn(self.clone().poll_queue(lock.clone()));
         }
     }
@@ -73,15 +74,14 @@ impl Broker {
             let sent_at = Instant::now();
             // Errors are ignored: the store logs them, and the next touch repairs the state.
             if let Ok(touched) = with_permit(permit, self.store.touch(&lock)).await {
-                self.apply_touch(&lock, &touched);
-                self.waiters.record_touch(&lock, sent_at);
+                self.apply_touch(&lock, sent_at, touched);
                 self.refresh_snapshot(&lock).await;
             }
         }
     }
 
-    fn apply_touch(&self, lock: &LockKey, touched: &Touched) {
-        for held in &touched.held {
+    fn apply_touch(&self, lock: &LockKey, sent_at: Instant, touched: Touched) {
+        for held in touched.held {
             let signal = Signal::HandOff {
                 fencing_token: held.fencing_token,
                 provisional: held.is_provisional,
@@ -93,16 +93,8 @@ impl Broker {
         if touched.rejoin {
             self.waiters.rejoin(lock);
         }
-        self.waiters.record_era(lock, touched.era.clone());
-        self.waiters
-            .schedule_touch(lock, self.next_touch_at(touched.next_event_ms));
-    }
-
-    /// Returns the time of the next event, or the end of the touch interval, whichever is earlier.
-    fn next_touch_at(&self, next_event_ms: Option<u64>) -> Instant {
-        let interval = self.touch_interval();
-        let event = next_event_ms.map(|ms| Duration::from_millis(ms) + SNAPSHOT_DELAY);
-        Instant::now() + event.map_or(interval, |event| interval.min(event))
+        self.waiters.record_touch(lock, sent_at, touched.era);
+        self.schedule_touch(lock, touched.next_event_ms);
     }
 
     /// Returns the interval between two touches of a lock, with a jitter of ±20 %.
@@ -147,7 +139,7 @@ mod tests {
                 registration
             })
             .collect();
-        sleep(2 * SNAPSHOT_DELAY).await;
+        sleep(2 * EVENT_DELAY).await;
         assert_eq!(store.commands_sent(), TOUCHES_IN_FLIGHT_MAX);
         sleep(PERMIT_HOLD_MAX).await;
         assert_eq!(
