@@ -48,7 +48,7 @@ use self::{
     location::StoreLocation,
     node::{Node, ScriptError},
     pubsub::{WatchInterest, event_handler, shared_channel},
-    routing::{Route, Topology},
+    routing::{Route, RouteState, Topology},
     scripts::{Preamble, ScriptCall, Scripts, calls},
     supervisor::{Channel, Subscription, Supervisor},
 };
@@ -127,7 +127,7 @@ impl RedisStore {
     async fn call_on_node<T>(&self, call: &ScriptCall<T>) -> Result<(Route, T), StoreError> {
         let lock = call.lock();
         let timeout_error = |_| StoreError::Unavailable("no answer in time".to_owned());
-        let mut route_state = self.topology.start_route(lock, call.verb(), CALL_TIMEOUT);
+        let mut route_state = RouteState::new(lock, call.verb(), CALL_TIMEOUT);
         let (route, sent, script_reply) = loop {
             let route = self.topology.next_route(&mut route_state).await?;
             let sent = Instant::now();
@@ -172,7 +172,7 @@ impl RedisStore {
             is_watched: self.watch_interest.is_active(),
         };
         let script = self.scripts.get(call.verb());
-        let command = || call.command(&preamble);
+        let command = call.command(&preamble);
         let value = node.run(script, route.mode, command).await?;
         Ok(node.decode_reply(call, value, &preamble)?)
     }

@@ -125,7 +125,7 @@ pub fn script_command<const K: usize, const A: usize>(keys: [&str; K], args: [&s
 
 /// Runs the script `answer`.
 pub async fn run_answer_script(node: &Node) -> Result<u64, StoreError> {
-    let reply = node.eval(&SCRIPTS[0], || script_command([], [])).await?;
+    let reply = node.eval(&SCRIPTS[0], script_command([], [])).await?;
     Ok(reply.convert().expect("a number"))
 }
 

@@ -71,7 +71,7 @@ async fn a_demoted_master_ends_its_node() {
     let port = other.addr().port().to_string();
     let mut raw = server.connect().await;
     raw.must(&["REPLICAOF", "127.0.0.1", &port]).await;
-    let append = || script_command(["lh:list"], ["x"]);
+    let append = script_command(["lh:list"], ["x"]);
     let refused = node.eval(&SCRIPTS[1], append).await;
     // The node may have detected its server's new role before this call was sent.
     let unavailable = matches!(
@@ -126,7 +126,7 @@ async fn a_foreign_key_is_corruption() {
     let broker = NodeFixture::start(config(&server)).await;
     let node = broker.node().await;
     server.connect().await.must(&["SET", "lh:list", "x"]).await;
-    let append = || script_command(["lh:list"], ["x"]);
+    let append = script_command(["lh:list"], ["x"]);
     let reply = node.eval(&SCRIPTS[1], append).await;
     assert!(matches!(reply, Err(StoreError::Corrupt(_))), "{reply:?}");
     assert!(!node.is_closed());

@@ -13,7 +13,11 @@ use fred::{
 use parking_lot::Mutex;
 use tokio::{runtime::Handle, sync::oneshot};
 
-use super::{reply, script::evalsha, scripts::Command};
+use super::{
+    reply,
+    script::{Script, evalsha},
+    scripts::Command,
+};
 
 /// Number of runs in flight. Two are enough for Redis to have the next run when it completes one.
 /// More are in flight only if each of the additional runs is a full batch, so that the latency of a
@@ -50,16 +54,26 @@ struct SoloRun<'a> {
 }
 
 impl ScriptBatcher {
-    /// Runs the script with the digest `sha` for one lock. The error is the server's. Without a
-    /// reply the script may have been executed. A call that is dropped before its batch is formed
-    /// is not sent.
+    /// Runs the script for one lock, combined with other calls if many are in flight and the script
+    /// accepts batches. The error is the server's. Without a reply the script may have been
+    /// executed. A call that is dropped before its batch is formed is not sent.
     pub(super) async fn run(
         self: &Arc<Self>,
         client: &Client,
-        sha: Str,
+        script: &Script,
         command: Command,
     ) -> Result<Value, Error> {
-        if self.try_start_solo() {
+        let sha = script.digest(client).await?;
+        if !script.accepts_batches {
+            return evalsha(client, sha, command).await;
+        }
+        let starts_solo = {
+            let mut queue = self.0.lock();
+            let starts_solo = queue.in_flight < RUNS_IN_FLIGHT_MAX;
+            queue.in_flight += usize::from(starts_solo);
+            starts_solo
+        };
+        if starts_solo {
             let _solo_run = SoloRun {
                 batches: self,
                 client,
@@ -75,13 +89,6 @@ impl ScriptBatcher {
         self.enqueue(client, waiting);
         let stopped = |_| Error::new(ErrorKind::Canceled, "the broker stops");
         receiver.await.map_err(stopped).and_then(|result| result)
-    }
-
-    fn try_start_solo(&self) -> bool {
-        let mut queue = self.0.lock();
-        let begins = queue.in_flight < RUNS_IN_FLIGHT_MAX;
-        queue.in_flight += usize::from(begins);
-        begins
     }
 
     /// Adds a call to its group. Starts a run if the group is now a full batch, or if fewer runs

@@ -31,7 +31,7 @@ use super::{
     reply::ScriptReply,
     script::Script,
     scripts::{Command, Preamble, ScriptCall},
-    silence::{LastReply, boot_ms},
+    silence::{LastReply, boot_ms, silence_over_limit},
 };
 use crate::{
     lock::{COMMAND_DEADLINE_MS, DeploymentKey},
@@ -89,6 +89,9 @@ pub(super) enum ExecMode {
 pub(super) enum ScriptError {
     /// The command was not executed, because another server of the cluster has the lock.
     Redirected(Redirect),
+    /// The command was not executed, because the server had lost the scripts. They have been loaded
+    /// again.
+    Reloaded,
     Failed(StoreError),
 }
 
@@ -135,56 +138,47 @@ impl Node {
         }
     }
 
-    /// Runs a script once, with the command that `command` returns when it is sent. After
-    /// `Unavailable` the script may or may not have been executed.
-    pub async fn eval(
-        &self,
-        script: &Script,
-        command: impl Fn() -> Command,
-    ) -> Result<Value, StoreError> {
-        let value = self.run(script, ExecMode::Plain, command).await;
+    /// Runs a script. After `Unavailable` the script may or may not have been executed.
+    pub async fn eval(&self, script: &Script, command: Command) -> Result<Value, StoreError> {
+        let value = match self.run(script, ExecMode::Plain, command.clone()).await {
+            Err(ScriptError::Reloaded) => self.run(script, ExecMode::Plain, command).await,
+            value => value,
+        };
         value.map_err(StoreError::from)
     }
 
-    /// Runs a script like `eval`, where another server of a cluster may have the lock. If the
-    /// current call is traced, the run has a span.
+    /// Runs a script like `eval`, where another server of a cluster may have the lock, and without
+    /// repeating the command. If the current call is traced, the run has a span.
     pub(super) async fn run(
         &self,
         script: &Script,
         mode: ExecMode,
-        command: impl Fn() -> Command,
+        command: Command,
     ) -> Result<Value, ScriptError> {
-        if let Some(reason) = self.end_reason.get() {
-            return Err(ScriptError::Failed(StoreError::NotExecuted(reason.clone())));
-        }
-        if let Some(silent) = self.last_reply.silence() {
-            return Err(ScriptError::Failed(StoreError::NotExecuted(
-                self.was_silent(silent),
-            )));
+        if let Some(reason) = self.unusable_reason() {
+            return Err(ScriptError::Failed(StoreError::NotExecuted(reason)));
         }
         let span = self.start_span(script);
         let client = &self.verified.client;
-        let run = async || match mode {
-            ExecMode::Plain => script.run(client, command()).await,
-            ExecMode::Batched => script.run_batched(&self.batches, client, command()).await,
-            ExecMode::Asking => Box::pin(script.run_asking(client, command())).await,
-        };
+        let key = command.keys.first().cloned();
         let reloads = self.reloads.load(Ordering::Acquire);
-        let result = match run().await {
-            Err(error) if ErrorClass::classify(&error).action == NodeAction::ReloadScripts => {
-                match Box::pin(self.reload_scripts(reloads)).await {
-                    Ok(()) => run().await,
-                    Err(error) => Err(error),
-                }
-            }
-            result => result,
+        let result = match mode {
+            ExecMode::Plain => script.run(client, command).await,
+            ExecMode::Batched => self.batches.run(client, script, command).await,
+            ExecMode::Asking => Box::pin(script.run_asking(client, command)).await,
         };
         let result = match result {
             Ok(value) => match self.record_reply() {
                 None => Ok(value),
                 Some(reason) => Err(ScriptError::Failed(StoreError::Unavailable(reason))),
             },
-            Err(error) => Err(self.script_error(script, &error, &command().keys)),
+            Err(error) if ErrorClass::classify(&error).action == NodeAction::ReloadScripts => {
+                match Box::pin(self.reload_scripts(reloads)).await {
+                    Ok(()) => Err(ScriptError::Reloaded),
+                    Err(error) => Err(self.script_error(script, &error, key)),
+                }
+            }
+            Err(error) => Err(self.script_error(script, &error, key)),
         };
         if let Err(ScriptError::Failed(error)) = &result {
             span.set_error(error.to_string());
@@ -206,8 +200,8 @@ impl Node {
         span
     }
 
-    /// Converts the error of a run on these keys. Logs it, or closes the node, as its class says.
-    fn script_error(&self, script: &Script, error: &Error, keys: &[String]) -> ScriptError {
+    /// Converts the error of a run. Logs it, or closes the node, as its class says.
+    fn script_error(&self, script: &Script, error: &Error, key: Option<String>) -> ScriptError {
         let class = ErrorClass::classify(error);
         let redirect = Redirect::from_error(error, &self.verified.endpoint.address);
         if let (NodeEras::Slots(_), Some(redirect)) = (&self.verified.eras, redirect) {
@@ -217,7 +211,7 @@ impl Node {
         match class.action {
             NodeAction::Close | NodeAction::Redirect => self.fail(&class.description(&text)),
             NodeAction::ReloadScripts | NodeAction::Keep | NodeAction::ProbeDecides => {
-                self.log_error(class, &text, keys.first().map_or("", |key| key));
+                self.log_error(class, &text, &key.unwrap_or_default());
             }
         }
         ScriptError::Failed(class.store_error(text))
@@ -466,12 +460,13 @@ impl Node {
         self.closed.cancelled().await;
     }
 
-    /// Returns true if the node can be used. Closes the node if the server was silent for too long.
-    pub(super) fn is_usable(&self) -> bool {
-        if let Some(silent) = self.last_reply.silence() {
+    /// Returns the reason why the node cannot be used, or `None`. Closes the node if the server was
+    /// silent for too long.
+    pub(super) fn unusable_reason(&self) -> Option<String> {
+        if let Some(silent) = silence_over_limit(boot_ms(), self.last_reply.ms()) {
             self.was_silent(silent);
         }
-        !self.is_closed()
+        self.end_reason.get().cloned()
     }
 
     /// Returns true if the node is closed.

@@ -27,10 +27,14 @@ pub(super) enum Topology {
 }
 
 /// Routing state of a call.
-pub(super) struct RouteState {
-    pub(super) deadline: Instant,
+pub(super) struct RouteState<'a> {
+    lock: &'a LockKey,
     era_use: EraUse,
+    pub(super) deadline: Instant,
+    /// The part for a cluster, from the first route on.
     slot_route: Option<SlotRoute>,
+    /// True once the scripts were loaded again for the call.
+    has_reloaded: bool,
 }
 
 /// A node, and the way in which a command is run on it.
@@ -42,26 +46,29 @@ pub(super) struct Route {
     pub(super) mode: ExecMode,
 }
 
-impl Topology {
-    /// Starts the routing of a call that may take `within`.
-    pub(super) fn start_route(&self, lock: &LockKey, verb: Verb, within: Duration) -> RouteState {
-        RouteState {
-            deadline: Instant::now() + within,
+impl<'a> RouteState<'a> {
+    /// Creates the state of a call that may take `within`.
+    pub(super) fn new(lock: &'a LockKey, verb: Verb, within: Duration) -> Self {
+        Self {
+            lock,
             era_use: verb.era_use(),
-            slot_route: match self {
-                Self::Single(_) => None,
-                Self::Cluster(_) => Some(SlotRoute::new(lock, verb.era_use())),
-            },
+            deadline: Instant::now() + within,
+            slot_route: None,
+            has_reloaded: false,
         }
     }
+}
 
+impl Topology {
     /// Returns the next node to use.
-    pub(super) async fn next_route(&self, state: &mut RouteState) -> Result<Route, StoreError> {
-        match (self, &mut state.slot_route) {
-            (Self::Cluster(router), Some(slot_route)) => {
+    pub(super) async fn next_route(&self, state: &mut RouteState<'_>) -> Result<Route, StoreError> {
+        match self {
+            Self::Cluster(router) => {
+                let start = || SlotRoute::new(state.lock, state.era_use);
+                let slot_route = state.slot_route.get_or_insert_with(start);
                 router.next_route(slot_route, state.deadline).await
             }
-            (Self::Single(supervisor), _) => {
+            Self::Single(supervisor) => {
                 let remaining = state.deadline.saturating_duration_since(Instant::now());
                 let node = supervisor.node(remaining).await?;
                 if let (EraUse::Confirm, Some(pause)) = (state.era_use, node.pause()) {
@@ -73,20 +80,21 @@ impl Topology {
                     mode: ExecMode::Batched,
                 })
             }
-            (Self::Cluster(_), None) => Err(StoreError::NotExecuted(
-                "the command names no lock".to_owned(),
-            )),
         }
     }
 
     /// Returns the reply of a node. Returns `None` if the command must be sent to another node, or
-    /// again without an era.
+    /// again because the scripts were loaded again or without an era.
     pub(super) async fn follow_reply<T>(
         &self,
-        state: &mut RouteState,
+        state: &mut RouteState<'_>,
         route: &Route,
         reply: Result<ScriptReply<T>, ScriptError>,
     ) -> Result<Option<ScriptReply<T>>, StoreError> {
+        if let (Err(ScriptError::Reloaded), false) = (&reply, state.has_reloaded) {
+            state.has_reloaded = true;
+            return Ok(None);
+        }
         match (reply, &mut state.slot_route, self) {
             (Err(ScriptError::Redirected(redirect)), Some(slot_route), Self::Cluster(router)) => {
                 if redirect.asking {
@@ -172,6 +180,9 @@ impl From<ScriptError> for StoreError {
     fn from(missed: ScriptError) -> Self {
         match missed {
             ScriptError::Failed(error) => error,
+            ScriptError::Reloaded => {
+                Self::NotExecuted("the server has lost the scripts".to_owned())
+            }
             ScriptError::Redirected(Redirect { slot, .. }) => {
                 Self::NotExecuted(format!("another master has slot {slot}"))
             }

@@ -1,6 +1,6 @@
 //! A Lua script, which is run by its digest.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use fred::{
     bytes_utils::Str,
@@ -10,14 +10,15 @@ use fred::{
     types::{CustomCommand, Value},
 };
 
-use super::{batcher::ScriptBatcher, scripts::Command};
+use super::scripts::Command;
 
 /// A Lua script. Servers return its SHA-1 when they load it.
 #[derive(Debug)]
 pub struct Script {
     name: &'static str,
     text: String,
-    accepts_batches: bool,
+    /// True if the script can run for several locks at once (prelude.lua).
+    pub(super) accepts_batches: bool,
     sha: OnceLock<Str>,
 }
 
@@ -63,20 +64,6 @@ impl Script {
         evalsha(client, sha, command).await
     }
 
-    /// Runs the script like `run`, combined with other calls if many are in flight.
-    pub(super) async fn run_batched(
-        &self,
-        batches: &Arc<ScriptBatcher>,
-        client: &Client,
-        command: Command,
-    ) -> Result<Value, Error> {
-        if !self.accepts_batches {
-            return self.run(client, command).await;
-        }
-        let sha = self.digest(client).await?;
-        batches.run(client, sha, command).await
-    }
-
     /// Runs the script like `run`, on a server to which the lock's slot is moving.
     pub(super) async fn run_asking(
         &self,
@@ -111,7 +98,8 @@ impl Script {
         Ok(pipeline.try_all().await)
     }
 
-    async fn digest(&self, client: &Client) -> Result<Str, Error> {
+    /// Returns the digest. Loads the script if it was never loaded.
+    pub(super) async fn digest(&self, client: &Client) -> Result<Str, Error> {
         if self.sha.get().is_none() {
             Box::pin(self.load(client)).await?;
         }

@@ -50,19 +50,14 @@ impl LastReply {
         Self(AtomicU64::new(boot_ms()))
     }
 
-    /// Records a reply of the server at `now_ms`. If the previous silence was too long, returns its length and
-    /// records nothing, so that the gap remains.
+    /// Records a reply of the server at `now_ms`. If the previous silence was too long, returns its
+    /// length and records nothing, so that the gap remains.
     pub(super) fn record(&self, now_ms: u64) -> Option<Duration> {
         let silent = silence_over_limit(now_ms, self.ms());
         if silent.is_none() {
             self.0.fetch_max(now_ms, Ordering::Relaxed);
         }
         silent
-    }
-
-    /// Returns the length of the server's silence, if it is too long.
-    pub(super) fn silence(&self) -> Option<Duration> {
-        silence_over_limit(boot_ms(), self.ms())
     }
 
     pub(super) fn ms(&self) -> u64 {
@@ -126,7 +121,8 @@ impl SilenceCheck {
     }
 }
 
-fn silence_over_limit(now_ms: u64, last_reply_ms: u64) -> Option<Duration> {
+/// Returns the length of a server's silence, if it is too long.
+pub(super) fn silence_over_limit(now_ms: u64, last_reply_ms: u64) -> Option<Duration> {
     let silent = Duration::from_millis(now_ms.saturating_sub(last_reply_ms));
     (silent > SILENT_MAX).then_some(silent)
 }

@@ -154,12 +154,16 @@ impl Supervisor {
     /// Returns the node that serves now, if there is one.
     pub(super) fn current_node(&self) -> Option<Arc<Node>> {
         let current = self.current.borrow();
-        current.as_ref().filter(|node| node.is_usable()).cloned()
+        let is_usable = |node: &&Arc<Node>| node.unusable_reason().is_none();
+        current.as_ref().filter(is_usable).cloned()
     }
 
     /// Returns the current node. Waits for a node for at most `within`.
     pub async fn node(&self, within: Duration) -> Result<Arc<Node>, StoreError> {
-        let serves = |node: &Option<Arc<Node>>| node.as_ref().is_some_and(|n| n.is_usable());
+        let serves = |node: &Option<Arc<Node>>| {
+            node.as_ref()
+                .is_some_and(|node| node.unusable_reason().is_none())
+        };
         if let Some(node) = self.current_node() {
             return Ok(node);
         }

@@ -141,7 +141,7 @@ impl NodeClient {
             is_watched: false,
         };
         let script = self.scripts.get(call.verb());
-        let value = node.eval(script, || call.command(&preamble)).await?;
+        let value = node.eval(script, call.command(&preamble)).await?;
         let reply = node.decode_reply(call, value, &preamble)?;
         self.end_dedup.report(call.lock(), reply.ended);
         reply.outcome.map_err(|rejected| {
