@@ -29,7 +29,7 @@ use tonic::{Code, Request, Response, Status, Streaming};
 
 use self::{decode::ReleaseCall, inspection::InspectionServiceImpl, status::ErrorResponse};
 use crate::{
-    access::{AccessControl, AuthError, Caller, Verb},
+    access::{AuthError, Verb},
     broker::{Broker, Delivery, spans},
     config::{Http2, ReloadableConfig},
     inspection::{InspectionService, PageBounds},
@@ -40,10 +40,9 @@ use crate::{
     transport::Peer,
 };
 
-/// Creates the `LockService` of `broker`. `access` controls access.
+/// Creates the `LockService` of `broker`.
 pub fn lock_service(
     broker: Broker,
-    access: AccessControl,
     live: watch::Receiver<ReloadableConfig>,
     tracing: Tracing,
     http2: &Http2,
@@ -51,7 +50,6 @@ pub fn lock_service(
     let wait_limiter = ConnectionWaitLimiter::new(http2.max_concurrent_streams);
     let service = LockServiceImpl {
         broker,
-        access,
         live,
         tracing,
         wait_limiter,
@@ -93,12 +91,16 @@ pub fn page_bounds(http2: &Http2) -> PageBounds {
     }
 }
 
-/// Returns the caller of a request, which was authenticated by its headers, and its connection.
-fn caller_of<T>(request: &Request<T>) -> Result<(Caller, Option<&Peer>), RequestError> {
-    let extensions = request.extensions();
-    let caller = extensions.get::<Caller>().cloned();
-    let caller = caller.ok_or(AuthError::InvalidCredential)?;
-    Ok((caller, extensions.get::<Peer>()))
+/// Takes the context that was created from the headers of a request out of its extensions.
+///
+/// # Errors
+/// If there is none, or if the caller's credential has been withdrawn since, because the message of a
+/// request may arrive long after its headers.
+fn take_context<T>(request: &mut Request<T>) -> Result<RequestContext, RequestError> {
+    let context = request.extensions_mut().remove::<RequestContext>();
+    let context = context.ok_or(AuthError::InvalidCredential)?;
+    context.check_credential()?;
+    Ok(context)
 }
 
 /// Adds the presented lease and its locks to the current span.
@@ -114,10 +116,11 @@ fn to_usize(size: u32) -> usize {
     usize::try_from(size).unwrap_or(usize::MAX)
 }
 
-/// A response extension that confirms the delivery of a lease once the complete response is sent. If
-/// it is dropped before, the client has disconnected, and the lease is released.
+/// The delivery of a lease, as an extension of the response that contains the lease. It must be
+/// confirmed once the complete response is sent. If it is dropped before, the client has
+/// disconnected, and the lease is released.
 #[derive(Clone)]
-pub struct DeliveryConfirmation(Arc<Mutex<Option<Delivery>>>);
+pub struct PendingDelivery(Arc<Mutex<Option<Delivery>>>);
 
 /// Limit of waiting unary calls on each connection, which reserves some of its streams for the
 /// releases that the calls wait for.
@@ -130,18 +133,12 @@ struct ConnectionWaitLimiter {
 
 struct LockServiceImpl {
     broker: Broker,
-    access: AccessControl,
     live: watch::Receiver<ReloadableConfig>,
     tracing: Tracing,
     wait_limiter: ConnectionWaitLimiter,
 }
 
 impl LockServiceImpl {
-    fn context<T>(&self, request: &Request<T>) -> Result<RequestContext, RequestError> {
-        let (caller, peer) = caller_of(request)?;
-        RequestContext::new(&self.access, self.live.borrow().limits, caller, peer)
-    }
-
     /// Authorizes a decoded call and acquires its locks, or counts a call that was rejected before it
     /// reached the broker.
     async fn acquire_lease(
@@ -187,14 +184,14 @@ impl LockService for LockServiceImpl {
 
     async fn acquire(
         &self,
-        request: Request<AcquireRequest>,
+        mut request: Request<AcquireRequest>,
     ) -> Result<Response<AcquireResponse>, Status> {
-        let context = self.context(&request)?;
+        let context = take_context(&mut request)?;
         let wait_max_ms = deadline::wait_max_ms(request.metadata());
         let call = decode::acquire(request.into_inner(), &context.limits);
         let delivery = self.acquire_lease(call, &context, wait_max_ms).await?;
         let lease = Some(encode::lease(delivery.lease()));
-        Ok(DeliveryConfirmation::response(
+        Ok(PendingDelivery::response(
             AcquireResponse { lease },
             delivery,
         ))
@@ -202,14 +199,14 @@ impl LockService for LockServiceImpl {
 
     async fn acquire_all(
         &self,
-        request: Request<AcquireAllRequest>,
+        mut request: Request<AcquireAllRequest>,
     ) -> Result<Response<AcquireAllResponse>, Status> {
-        let context = self.context(&request)?;
+        let context = take_context(&mut request)?;
         let wait_max_ms = deadline::wait_max_ms(request.metadata());
         let call = decode::acquire_all(request.into_inner(), &context.limits);
         let delivery = self.acquire_lease(call, &context, wait_max_ms).await?;
         let lease = Some(encode::lease(delivery.lease()));
-        Ok(DeliveryConfirmation::response(
+        Ok(PendingDelivery::response(
             AcquireAllResponse { lease },
             delivery,
         ))
@@ -217,9 +214,9 @@ impl LockService for LockServiceImpl {
 
     async fn release(
         &self,
-        request: Request<ReleaseRequest>,
+        mut request: Request<ReleaseRequest>,
     ) -> Result<Response<ReleaseResponse>, Status> {
-        let context = self.context(&request)?;
+        let context = take_context(&mut request)?;
         let ReleaseCall {
             lease,
             scope,
@@ -236,9 +233,9 @@ impl LockService for LockServiceImpl {
 
     async fn renew(
         &self,
-        request: Request<RenewRequest>,
+        mut request: Request<RenewRequest>,
     ) -> Result<Response<RenewResponse>, Status> {
-        let context = self.context(&request)?;
+        let context = take_context(&mut request)?;
         let (presented, ttl) = decode::renew(request.into_inner(), &context.limits)?;
         context.authorize_presented(&presented)?;
         record_span_locks(&presented.locks);
@@ -256,9 +253,9 @@ impl LockService for LockServiceImpl {
 
     async fn hold(
         &self,
-        request: Request<Streaming<HoldRequest>>,
+        mut request: Request<Streaming<HoldRequest>>,
     ) -> Result<Response<Self::HoldStream>, Status> {
-        let context = self.context(&request)?;
+        let context = take_context(&mut request)?;
         if self.broker.is_draining() {
             return Err(RequestError::from(LockError::Draining).into());
         }
@@ -277,9 +274,9 @@ impl LockService for LockServiceImpl {
 
     async fn check_fencing_token(
         &self,
-        request: Request<CheckFencingTokenRequest>,
+        mut request: Request<CheckFencingTokenRequest>,
     ) -> Result<Response<CheckFencingTokenResponse>, Status> {
-        let context = self.context(&request)?;
+        let context = take_context(&mut request)?;
         let (lock, token) = decode::check_fencing_token(request.into_inner())?;
         context.authorize(Verb::Observe, [&lock])?;
         let remaining = self.broker.check_fencing_token(&lock, token).await;
@@ -316,7 +313,7 @@ impl ConnectionWaitLimiter {
     }
 }
 
-impl DeliveryConfirmation {
+impl PendingDelivery {
     /// Creates a response that contains the lease.
     fn response<T>(message: T, delivery: Delivery) -> Response<T> {
         let mut response = Response::new(message);
@@ -325,11 +322,8 @@ impl DeliveryConfirmation {
         response
     }
 
-    /// Confirms that the complete response was sent.
-    pub fn confirm(&self) {
-        let delivery = self.0.lock().take();
-        if let Some(delivery) = delivery {
-            delivery.confirm();
-        }
+    /// Takes the delivery out of the extension. Returns `None` if that was done before.
+    pub fn take(&self) -> Option<Delivery> {
+        self.0.lock().take()
     }
 }

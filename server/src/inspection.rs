@@ -19,12 +19,12 @@ pub use self::{
     watch::{LockEvent, WatchRequest},
 };
 use crate::{
-    access::{AccessControl, Caller, Verb},
+    access::{AccessControl, Verb},
     broker::{Broker, spans},
     config::ReloadableConfig,
     lock::{Holder, LockError, LockFailure, LockKey, LockState, RevokeCommand, RevokeMode},
     recent_events::{AuditEvent, AuditEventKind},
-    request::{RequestContext, RequestError, authenticate},
+    request::{RequestContext, RequestError},
     trace::Span,
     transport::Peer,
 };
@@ -96,26 +96,14 @@ impl InspectionService {
     /// requests.
     ///
     /// # Errors
-    /// Those of [`authenticate`].
+    /// Those of [`RequestContext::authenticate`].
     pub fn authenticate(
         &self,
         peer: Option<&Peer>,
         bearer: Option<&str>,
     ) -> Result<RequestContext, RequestError> {
-        let caller = authenticate(&self.access, peer, bearer)?;
-        self.context(caller, peer)
-    }
-
-    /// Returns the context of a request of an authenticated caller.
-    ///
-    /// # Errors
-    /// Those of [`RequestContext::new`].
-    pub fn context(
-        &self,
-        caller: Caller,
-        peer: Option<&Peer>,
-    ) -> Result<RequestContext, RequestError> {
-        RequestContext::new(&self.access, self.live.borrow().limits, caller, peer)
+        let limits = self.live.borrow().limits;
+        RequestContext::authenticate(&self.access, limits, peer, bearer)
     }
 
     /// Returns the state of a lock, or `None` if it has no holders and no waiters.

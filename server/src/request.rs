@@ -6,7 +6,7 @@ mod error;
 mod fields;
 
 pub use self::{
-    context::{RequestContext, authenticate, bearer_token},
+    context::{RequestContext, bearer_token},
     error::{RequestError, VIOLATIONS_MAX, Violation, truncate},
     fields::{FieldValidator, OWNER_ID_MAX_BYTES, REASON_MAX_BYTES},
 };

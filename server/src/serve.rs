@@ -309,7 +309,6 @@ fn api_router(
     }
     let mut routes = limit_expensive_calls(expensive).add_service(grpc::lock_service(
         broker.clone(),
-        access.clone(),
         config.live.subscribe(),
         edge.tracing.clone(),
         http2,

@@ -215,7 +215,7 @@ impl UpdateStream {
                 }
             }
         }
-        self.user.is_still_valid()
+        self.user.check_credential().is_ok()
             && authorize_updates(&self.user, self.view, self.lock.as_ref()).is_ok()
     }
 

@@ -16,7 +16,7 @@ use crate::{
     inspection::{self, ListRequest},
     lock::{Filter, Limits, TraceParent},
     metrics::Metrics,
-    request::{RequestContext, RequestError, authenticate},
+    request::{RequestContext, RequestError},
     store::Cursor,
     trace::Span,
 };
@@ -24,9 +24,7 @@ use crate::{
 static CONTEXT: LazyLock<RequestContext> = LazyLock::new(|| {
     let (_, rules) = watch::channel(Arc::new(AccessRules::allow_all()));
     let access = AccessControl::new(rules, Metrics::off());
-    let context = authenticate(&access, None, None)
-        .and_then(|caller| RequestContext::new(&access, Limits::default(), caller, None));
-    match context {
+    match RequestContext::authenticate(&access, Limits::default(), None, None) {
         Ok(context) => context,
         Err(error) => unreachable!("the rules accept all callers: {error}"),
     }

@@ -191,7 +191,7 @@ impl CommandReader {
 
     /// Returns the command that applies the current rules to the stream.
     fn rules(&self) -> StreamCommand {
-        if !self.context.is_still_valid() {
+        if self.context.check_credential().is_err() {
             return StreamCommand::Expire;
         }
         let context = self.context.clone();

@@ -10,21 +10,10 @@ use leasehold_proto::v1::{
 };
 use tonic::{Request, Response, Status};
 
-use super::{caller_of, decode, encode};
-use crate::{
-    inspection,
-    lock::LockError,
-    request::{RequestContext, RequestError},
-};
+use super::{decode, encode, take_context};
+use crate::{inspection, lock::LockError, request::RequestError};
 
 pub(super) struct InspectionServiceImpl(pub(super) inspection::InspectionService);
-
-impl InspectionServiceImpl {
-    fn context<T>(&self, request: &Request<T>) -> Result<RequestContext, RequestError> {
-        let (caller, peer) = caller_of(request)?;
-        self.0.context(caller, peer)
-    }
-}
 
 #[tonic::async_trait]
 impl InspectionService for InspectionServiceImpl {
@@ -32,9 +21,9 @@ impl InspectionService for InspectionServiceImpl {
 
     async fn get_lock(
         &self,
-        request: Request<GetLockRequest>,
+        mut request: Request<GetLockRequest>,
     ) -> Result<Response<GetLockResponse>, Status> {
-        let context = self.context(&request)?;
+        let context = take_context(&mut request)?;
         let lock = decode::get_lock(&request.into_inner())?;
         let state = self.0.get(&context, &lock).await?.ok_or_else(|| {
             let explanation = "the lock has no holders and no waiters";
@@ -46,9 +35,9 @@ impl InspectionService for InspectionServiceImpl {
 
     async fn list_locks(
         &self,
-        request: Request<ListLocksRequest>,
+        mut request: Request<ListLocksRequest>,
     ) -> Result<Response<ListLocksResponse>, Status> {
-        let context = self.context(&request)?;
+        let context = take_context(&mut request)?;
         let request = decode::list_locks(request.into_inner());
         let page = self.0.list(&context, request).await?;
         Ok(Response::new(ListLocksResponse {
@@ -59,9 +48,9 @@ impl InspectionService for InspectionServiceImpl {
 
     async fn watch_locks(
         &self,
-        request: Request<WatchLocksRequest>,
+        mut request: Request<WatchLocksRequest>,
     ) -> Result<Response<Self::WatchLocksStream>, Status> {
-        let context = self.context(&request)?;
+        let context = take_context(&mut request)?;
         let request = decode::watch_locks(request.into_inner());
         let events = self.0.watch(context, request).await?;
         let responses = events.map(|event| Ok(encode::event(event?)));
@@ -73,9 +62,9 @@ impl InspectionService for InspectionServiceImpl {
 impl AdminService for InspectionServiceImpl {
     async fn force_release_lease(
         &self,
-        request: Request<ForceReleaseLeaseRequest>,
+        mut request: Request<ForceReleaseLeaseRequest>,
     ) -> Result<Response<ForceReleaseLeaseResponse>, Status> {
-        let context = self.context(&request)?;
+        let context = take_context(&mut request)?;
         let command = decode::force_release(request.into_inner(), &context.limits)?;
         let (holder, queue_length) = self.0.revoke(&context, &command).await?;
         let holder = match holder {
@@ -90,9 +79,9 @@ impl AdminService for InspectionServiceImpl {
 
     async fn set_lock_limit(
         &self,
-        request: Request<SetLockLimitRequest>,
+        mut request: Request<SetLockLimitRequest>,
     ) -> Result<Response<SetLockLimitResponse>, Status> {
-        let context = self.context(&request)?;
+        let context = take_context(&mut request)?;
         let (lock, limit) = decode::set_lock_limit(request.into_inner())?;
         let previous = self.0.set_limit(&context, &lock, limit).await?;
         Ok(Response::new(SetLockLimitResponse {

@@ -2,10 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures::{
-    future::{BoxFuture, FutureExt as _},
-    stream::{self, Stream, StreamExt as _},
-};
+use futures::stream::{self, BoxStream, Fuse, Stream, StreamExt as _};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
 
 use super::listing;
@@ -49,8 +46,8 @@ pub enum LockEvent {
 struct WatchStream {
     watch: WatchSubscription,
     context: RequestContext,
-    /// Completes when the caller may no longer watch.
-    withdrawn: BoxFuture<'static, RequestError>,
+    /// Yields when the caller's access must be checked again.
+    access_changes: Fuse<BoxStream<'static, ()>>,
     filter: Filter,
     ends_at: Instant,
     bookmarks: Interval,
@@ -67,11 +64,10 @@ pub(super) fn events(
 ) -> impl Stream<Item = Result<LockEvent, RequestError>> + Send {
     let mut bookmarks = interval_at(Instant::now() + BOOKMARK_INTERVAL, BOOKMARK_INTERVAL);
     bookmarks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let caller = context.clone();
     let watch_stream = WatchStream {
         watch,
+        access_changes: context.changes().boxed().fuse(),
         context,
-        withdrawn: async move { caller.until_withdrawn_everywhere(Verb::List).await }.boxed(),
         filter,
         ends_at: Instant::now() + lifetime,
         bookmarks,
@@ -102,7 +98,11 @@ impl WatchStream {
         loop {
             let received = tokio::select! {
                 biased;
-                error = &mut self.withdrawn => return Err(error),
+                Some(()) = self.access_changes.next() => {
+                    self.context.check_credential()?;
+                    self.context.authorize_any(Verb::List)?;
+                    continue;
+                }
                 // The stream has reached its maximum age. The client opens another stream, as it
                 // does for a connection.
                 () = sleep_until(self.ends_at) => return Ok(None),

@@ -31,27 +31,33 @@ pub struct RequestContext {
 }
 
 impl RequestContext {
-    /// Returns the context of a caller that [`authenticate`] has returned.
+    /// Authenticates a caller by its connection and its bearer token.
     ///
     /// # Errors
-    /// If the caller's credential has been withdrawn since, because the request may arrive long
-    /// after its headers.
-    pub fn new(
+    /// If the credentials are missing or invalid, or have been tried too often. The failure has been
+    /// counted and logged.
+    pub fn authenticate(
         access: &AccessControl,
         limits: Limits,
-        caller: Caller,
         peer: Option<&Peer>,
+        bearer: Option<&str>,
     ) -> Result<Self, RequestError> {
-        let context = Self {
+        // Created before the credentials are checked, so that no change after the check is missed.
+        let access = access.from_now();
+        let caller = access.authenticate(PresentedCredentials {
+            address: peer.map(|peer| client_ip(peer.address)),
+            certificate: peer.and_then(|peer| peer.certificate.as_ref()),
+            bearer,
+        })?;
+        if let Some(peer) = peer {
+            peer.load.mark_admitted();
+        }
+        Ok(Self {
             caller,
             limits,
             peer: peer.map(|peer| peer.address),
-            // Created before the credential is checked, so that no change after the check is
-            // missed.
-            access: access.from_now(),
-        };
-        context.check_credential()?;
-        Ok(context)
+            access,
+        })
     }
 
     /// Authenticates the same caller with a newer token.
@@ -81,37 +87,19 @@ impl RequestContext {
         }
     }
 
-    /// Returns true if the current rules still accept the caller's credential.
-    pub fn is_still_valid(&self) -> bool {
-        self.access.is_still_valid(&self.caller)
-    }
-
     /// Yields whenever the caller's access must be checked again.
     pub fn changes(&self) -> impl Stream<Item = ()> + Send + use<> {
         self.access.changes(&self.caller)
     }
 
     /// Waits until the caller may no longer use the verb on all of the locks, and returns the error
-    /// that reports it.
+    /// that reports it. The request was authorized after `self.access` was created, so that no
+    /// change since then is missed.
     pub async fn until_withdrawn(&self, verb: Verb, locks: &[LockKey]) -> RequestError {
-        self.until_rejected(|| self.authorize(verb, locks)).await
-    }
-
-    /// Waits until the caller may no longer use the verb on any lock, and returns the error that
-    /// reports it.
-    pub async fn until_withdrawn_everywhere(&self, verb: Verb) -> RequestError {
-        self.until_rejected(|| self.authorize_any(verb)).await
-    }
-
-    /// Waits until the credential is withdrawn or `authorize` rejects. The request was authorized
-    /// after `self.access` was created, so that no change since then is missed.
-    async fn until_rejected(
-        &self,
-        authorize: impl Fn() -> Result<(), RequestError>,
-    ) -> RequestError {
         let mut changes = pin!(self.access.changes(&self.caller));
         while changes.next().await.is_some() {
-            if let Err(error) = self.check_credential().and_then(|()| authorize()) {
+            let checked = self.check_credential();
+            if let Err(error) = checked.and_then(|()| self.authorize(verb, locks)) {
                 return error;
             }
         }
@@ -211,27 +199,6 @@ impl RequestContext {
     }
 }
 
-/// Authenticates a caller by its connection and its bearer token.
-///
-/// # Errors
-/// If the credentials are missing or invalid, or have been tried too often. The failure has been
-/// counted and logged.
-pub fn authenticate(
-    access: &AccessControl,
-    peer: Option<&Peer>,
-    bearer: Option<&str>,
-) -> Result<Caller, RequestError> {
-    let caller = access.authenticate(PresentedCredentials {
-        address: peer.map(|peer| client_ip(peer.address)),
-        certificate: peer.and_then(|peer| peer.certificate.as_ref()),
-        bearer,
-    })?;
-    if let Some(peer) = peer {
-        peer.load.mark_admitted();
-    }
-    Ok(caller)
-}
-
 /// Returns the bearer token of the header `authorization`. An unreadable header counts as an invalid
 /// token, not as a missing one.
 pub fn bearer_token(authorization: &[u8]) -> &str {
@@ -255,9 +222,8 @@ mod tests {
     #[test]
     fn a_presented_lease_must_belong_to_the_caller() {
         let access = AccessControl::allow_all();
-        let caller = authenticate(&access, None, None).expect("no authentication is required");
-        let context = RequestContext::new(&access, Limits::default(), caller, None);
-        let context = context.expect("a valid caller");
+        let context = RequestContext::authenticate(&access, Limits::default(), None, None);
+        let context = context.expect("no authentication is required");
         let lease_token = LeaseToken::from_caller("a".to_owned());
         let lease = PresentedLease {
             lease_id: lease_token.lease_id(&context.caller.name),

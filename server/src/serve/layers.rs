@@ -42,11 +42,19 @@ pub(super) struct EdgeDependencies<'a> {
 
 /// Wraps the gRPC services of a listener in their layers, the outermost first.
 pub(super) fn wrap_grpc(services: Routes, edge: &EdgeDependencies<'_>) -> Router {
-    let Config { metrics, http2, .. } = edge.config;
+    let Config {
+        metrics,
+        http2,
+        live,
+        ..
+    } = edge.config;
     let layers = ServiceBuilder::new()
         .layer(HookLayer(browser_guard(metrics.clone())))
         .layer(HookLayer(rpc_metrics(metrics)))
-        .layer(HookLayer(authentication(edge.access.clone())))
+        .layer(HookLayer(authentication(
+            edge.access.clone(),
+            live.subscribe(),
+        )))
         .option_layer(
             edge.tracing
                 .is_on()

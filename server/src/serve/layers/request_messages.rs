@@ -14,7 +14,6 @@ use std::{
 use axum::{
     body::{Body, HttpBody as _},
     extract::Request,
-    http::request::Parts,
     response::Response,
 };
 use futures::{
@@ -171,25 +170,13 @@ where
         // Both parts are boxed separately, so that the larger future is created only when the
         // message is complete.
         let (message, parts) = (complete(messages).boxed(), Box::new(parts));
-        Either::Right(once_complete(inner, message, parts).boxed())
-    }
-}
-
-/// Calls the service once the only message of the call is complete.
-async fn once_complete<S>(
-    mut inner: S,
-    message: BoxFuture<'static, Result<Body, Status>>,
-    parts: Box<Parts>,
-) -> Result<Response, Infallible>
-where
-    S: Service<Request, Response = Response, Error = Infallible>,
-{
-    match message.await {
-        Ok(message) => {
-            let request = Request::from_parts(*parts, message);
-            inner.call(request).await
-        }
-        Err(status) => Ok(status.into_http()),
+        let once_complete = async move {
+            match message.await {
+                Ok(message) => inner.call(Request::from_parts(*parts, message)).await,
+                Err(status) => Ok(status.into_http()),
+            }
+        };
+        Either::Right(once_complete.boxed())
     }
 }
 

@@ -11,7 +11,7 @@ use axum::{extract::Request, response::Response};
 
 use super::hooks::{PolledFrame, RequestResponseHook, hooked_body};
 use crate::{
-    grpc::DeliveryConfirmation,
+    grpc::PendingDelivery,
     transport::{ConnectionLoad, Peer},
 };
 
@@ -28,7 +28,8 @@ impl RequestResponseHook for ResponseTracking {
     }
 
     fn on_response(load: Option<Arc<ConnectionLoad>>, mut response: Response) -> Response {
-        let mut delivery = response.extensions_mut().remove::<DeliveryConfirmation>();
+        let delivery = response.extensions_mut().remove::<PendingDelivery>();
+        let mut delivery = delivery.and_then(|delivery| delivery.take());
         let Some(load) = load else {
             // Without a connection, a disconnect of the client cannot be detected.
             if let Some(delivery) = delivery {
