@@ -14,13 +14,17 @@ use crate::history::{Event, EventKind};
 pub(super) struct ExclusionCheck {
     /// Largest limit that an operator has set for each lock.
     set_limits: BTreeMap<String, u32>,
+    /// Largest limit that a call has requested for each lock.
+    requested_limits: BTreeMap<String, u32>,
     reported: BTreeSet<(String, Vec<String>)>,
 }
 
 impl ExclusionCheck {
     /// Checks the locks of the lease that the event extends, after the event was applied. The sum of
-    /// the weights can rise only then. The largest limit counts that one of the clients requested or
-    /// received, or that an operator has ever set: when a limit takes effect is unknown to clients.
+    /// the weights can rise only then. The largest limit counts that one of the clients received, or
+    /// that an operator has ever set: when a limit takes effect is unknown to clients. If one of the
+    /// grants may be older than the limit in its reply, the largest limit counts that a call has
+    /// ever requested.
     pub(super) fn check(
         &mut self,
         index: &HistoryIndex<'_>,
@@ -32,8 +36,12 @@ impl ExclusionCheck {
             limit: Some(limit),
         } = &event.kind
         {
-            let largest = self.set_limits.entry(lock.clone()).or_default();
-            *largest = (*largest).max(*limit);
+            record_limit(&mut self.set_limits, lock, *limit);
+        }
+        if let EventKind::Invoked(request) = &event.kind {
+            for requested in &request.locks {
+                record_limit(&mut self.requested_limits, &requested.lock, requested.limit);
+            }
         }
         let (EventKind::Granted { lease, .. } | EventKind::Renewed { lease, .. }) = &event.kind
         else {
@@ -60,6 +68,9 @@ impl ExclusionCheck {
             if is_relied_on(state, at_us) && !state.may_have_lapsed(index, at_us) {
                 sum += u64::from(share.weight());
                 limit = limit.max(share.limit);
+                if share.may_predate_limit {
+                    limit = limit.max(self.requested_limits.get(lock).copied().unwrap_or(0));
+                }
                 relying.push((lease, share.token, state.client, state.until_us));
             }
         }
@@ -77,6 +88,11 @@ impl ExclusionCheck {
             ),
         })
     }
+}
+
+fn record_limit(largest: &mut BTreeMap<String, u32>, lock: &str, limit: u32) {
+    let largest = largest.entry(lock.to_owned()).or_default();
+    *largest = limit.max(*largest);
 }
 
 fn is_relied_on(state: &LeaseState<'_>, at_us: u64) -> bool {
@@ -251,5 +267,30 @@ mod tests {
         assert_eq!(share(fitting, 3, 1).violated(), []);
         let (full, share) = history();
         assert_eq!(share(full, 3, 2).violated(), [Rule::Exclusion]);
+    }
+
+    #[test]
+    fn a_limit_that_was_lowered_after_a_grant_does_not_bind_the_grant() {
+        let history = |first_attempts: &[u64], limit_in_reply| {
+            let wish = |request: &mut crate::history::CallRequest| {
+                request.call = 1;
+                (request.locks[0].weight, request.locks[0].limit) = (2, 3);
+            };
+            let invoke =
+                |history: TestHistory, attempt: &u64| history.invoke_with(*attempt, *attempt, wish);
+            let history = first_attempts.iter().fold(TestHistory::default(), invoke);
+            let lowered = EventKind::LimitInvoked {
+                lock: super::super::test_history::LOCK.to_owned(),
+                limit: Some(1),
+            };
+            let history = invoke(history.event(8, 9, lowered), &9);
+            history.grant_share(10, (9, 1, 9), [2, limit_in_reply])
+        };
+        assert_eq!(history(&[1], 1).violated(), [], "a repeated call");
+        assert_eq!(
+            history(&[], 1).violated(),
+            [Rule::Exclusion],
+            "a first attempt"
+        );
     }
 }

@@ -65,6 +65,8 @@ enum ShareEnd {
 pub(super) struct HeldShare {
     pub(super) token: u64,
     pub(super) limit: u32,
+    /// True if the limit may have been changed since the grant, because the reply repeats it.
+    pub(super) may_predate_limit: bool,
     /// Weight of each entry, by call.
     entries: BTreeMap<u64, u32>,
     /// Weight in the last reply. An entry whose call this client did not make counts here.
@@ -191,9 +193,10 @@ impl<'a> LeaseTable<'a> {
             return;
         };
         let request = attempt.request;
+        let first_invoked_at_us = index.first_invocation(request.call);
         let state = self.0.entry(lease).or_insert_with(|| LeaseState {
             client: attempt.client,
-            invoked_at_us: index.first_invocation(request.call),
+            invoked_at_us: first_invoked_at_us,
             calls: BTreeSet::new(),
             locks: BTreeMap::new(),
             until_us: 0,
@@ -208,6 +211,7 @@ impl<'a> LeaseTable<'a> {
             was_freed_by_operator: false,
             ended: BTreeMap::new(),
         });
+        let is_repeat = attempt.invoked_at_us > first_invoked_at_us;
         for granted in locks {
             let ended = state.ended.get(granted.lock.as_str());
             if ended.is_some_and(|ended| ended.covers(granted.token, attempt.invoked_at_us)) {
@@ -217,15 +221,16 @@ impl<'a> LeaseTable<'a> {
             let share = share.or_insert_with(|| HeldShare {
                 token: granted.token,
                 limit: granted.limit,
+                may_predate_limit: is_repeat,
                 entries: BTreeMap::new(),
                 replied_weight: granted.weight,
             });
             // A holder may keep more than a limit that was lowered since its grant.
-            share.limit = if share.token == granted.token {
-                share.limit.max(granted.limit)
+            if share.token == granted.token {
+                share.limit = share.limit.max(granted.limit);
             } else {
-                granted.limit
-            };
+                (share.limit, share.may_predate_limit) = (granted.limit, is_repeat);
+            }
             share.token = granted.token;
             let requested = request.locks.iter().find(|lock| lock.lock == granted.lock);
             if let Some(requested) = requested {
