@@ -291,6 +291,17 @@ FAULTS = [
         ],
     ),
     Fault(
+        "an earlier silence shortens a disconnect grace",
+        test("exclusion", "the_grace_begins_at_the_disconnect_also_after_an_earlier_silence"),
+        [
+            (
+                f"{BROKER}/lease_stream/timers.rs",
+                "            leases.for_each(|lease| lease.grace_since = None);\n",
+                "            drop(leases);\n",
+            )
+        ],
+    ),
+    Fault(
         "an attempt that is stale stays listed",
         test("exclusion", "a_call_that_stays_on_the_older_stream_of_its_lease_leaves_the_queue"),
         [

@@ -121,6 +121,8 @@ pub(super) struct LeaseStream {
     leases: BTreeMap<LeaseId, Box<StreamLease>>,
     /// Shortest validity of the leases with a disconnect grace; `None` if there are no such leases.
     shortest_graced_validity: Option<Duration>,
+    /// True if the disconnect grace of a lease runs.
+    has_running_grace: bool,
     /// Pending calls by call id.
     pending_calls: BTreeMap<i64, PendingCall>,
     /// Futures of the calls, each of which runs to completion.
@@ -176,6 +178,7 @@ impl Broker {
             access: None,
             leases: BTreeMap::new(),
             shortest_graced_validity: None,
+            has_running_grace: false,
             pending_calls: BTreeMap::new(),
             calls: FuturesUnordered::new(),
             results: FuturesUnordered::new(),
@@ -351,11 +354,6 @@ impl LeaseStream {
             }
         }
         self.dispatch_pending(None);
-    }
-
-    fn note_activity(&mut self) {
-        self.last_activity_at = Instant::now();
-        self.liveness = Liveness::Alive;
     }
 
     fn acquire(&mut self, call_id: i64, span: Span, call: AcquireCall, number: u32) {

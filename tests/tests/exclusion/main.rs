@@ -12,6 +12,7 @@ mod waits {
 
 mod attempts;
 mod cost;
+mod disconnect_grace;
 mod flash_sale;
 mod keeping_place;
 mod late_hand_off;

@@ -1,6 +1,6 @@
 //! Completion of a stream's jobs: updates the leases and notifies the client.
 
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
 use super::{
     CallError, LeaseEndedReason, LeaseStream, Liveness, Phase, RenewedLease, StreamEvent,
@@ -52,7 +52,7 @@ pub(super) enum Completion {
         scope: ReleaseScope,
     },
     /// The disconnect grace of a lease has passed.
-    GraceEnded { lease_id: LeaseId },
+    GraceEnded { lease_id: LeaseId, since: Instant },
 }
 
 impl LeaseStream {
@@ -107,7 +107,7 @@ impl LeaseStream {
                 None => self.released_by_stream(lease_id, scope, result),
             },
             Completion::ReleasedByStream { lease_id, scope } => self.release_lease(lease_id, scope),
-            Completion::GraceEnded { lease_id } => self.on_grace_end(lease_id),
+            Completion::GraceEnded { lease_id, since } => self.on_grace_end(lease_id, since),
         }
     }
 

@@ -45,8 +45,8 @@ pub(super) struct StreamLease {
     /// Time after a disconnect at which the lease is released; `None` if the lease stays until its
     /// expiry.
     pub(super) grace: Option<Duration>,
-    /// True while the disconnect grace runs. Renewals continue, and may end it.
-    pub(super) is_lapsing: bool,
+    /// Start of the disconnect grace, while it runs. Renewals continue.
+    pub(super) grace_since: Option<Instant>,
     /// End of the lease as last announced to the client.
     ends_at: Option<Instant>,
     pub(super) phase: LeasePhase,
@@ -162,7 +162,7 @@ impl LeaseStream {
                 permits: Vec::new(),
                 ttl,
                 grace: None,
-                is_lapsing: false,
+                grace_since: None,
                 ends_at: None,
                 phase: LeasePhase::Idle,
                 pending_heartbeat: None,

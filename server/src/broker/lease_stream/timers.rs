@@ -152,9 +152,20 @@ impl LeaseStream {
         self.recompute_silence_deadline();
     }
 
+    /// Records that the client has sent something, which ends the disconnect grace of its leases.
+    pub(super) fn note_activity(&mut self) {
+        self.last_activity_at = Instant::now();
+        self.liveness = Liveness::Alive;
+        if std::mem::take(&mut self.has_running_grace) {
+            let leases = self.leases.values_mut();
+            leases.for_each(|lease| lease.grace_since = None);
+            self.recompute_silence_deadline();
+        }
+    }
+
     pub(super) fn recompute_silence_deadline(&mut self) {
         let leases = self.leases.values();
-        let leases = leases.filter(|lease| lease.grace.is_some() && !lease.is_lapsing);
+        let leases = leases.filter(|lease| lease.grace.is_some() && lease.grace_since.is_none());
         self.shortest_graced_validity = leases.map(|lease| lease.validity()).min();
     }
 
@@ -162,35 +173,31 @@ impl LeaseStream {
     /// silent.
     pub(super) fn schedule_grace_end(&mut self, lease_id: LeaseId) {
         let lease = self.leases.get_mut(&lease_id);
-        let Some(lease) = lease.filter(|lease| !lease.is_lapsing) else {
+        let Some(lease) = lease.filter(|lease| lease.grace_since.is_none()) else {
             return;
         };
         if let Some(grace) = lease.grace {
-            lease.is_lapsing = true;
+            let since = Instant::now();
+            lease.grace_since = Some(since);
+            self.has_running_grace = true;
             let draining = self.broker.draining.clone();
             self.jobs.push(Box::pin(async move {
                 // Ends at the earlier of the two times.
                 let _ = timeout(grace, draining.cancelled()).await;
-                Completion::GraceEnded { lease_id }
+                Completion::GraceEnded { lease_id, since }
             }));
         }
     }
 
-    /// Ends a lease whose disconnect grace has passed, unless its client sends heartbeats again. A
-    /// draining broker keeps the lease, because its client was asked to reconnect and may not have
-    /// attached the lease elsewhere yet.
-    pub(super) fn on_grace_end(&mut self, lease_id: LeaseId) {
-        if self.broker.is_draining() {
-            return;
+    /// Ends a lease whose disconnect grace, which began at `since`, has passed. A grace that has
+    /// ended before, because the client was heard again, has no effect. A draining broker keeps the
+    /// lease, because its client was asked to reconnect and may not have attached the lease
+    /// elsewhere yet.
+    pub(super) fn on_grace_end(&mut self, lease_id: LeaseId, since: Instant) {
+        let lease = self.leases.get(&lease_id);
+        let is_running = lease.is_some_and(|lease| lease.grace_since == Some(since));
+        if is_running && !self.broker.is_draining() {
+            self.release_lease(lease_id, ReleaseScope::ExpireNow);
         }
-        let is_open = self.phase == Phase::Open;
-        let Some(lease) = self.leases.get_mut(&lease_id) else {
-            return;
-        };
-        if is_open && self.last_activity_at.elapsed() < lease.validity() {
-            lease.is_lapsing = false;
-            return self.recompute_silence_deadline();
-        }
-        self.release_lease(lease_id, ReleaseScope::ExpireNow);
     }
 }
