@@ -296,8 +296,19 @@ FAULTS = [
         [
             (
                 f"{BROKER}/lease_stream/timers.rs",
-                "            leases.for_each(|lease| lease.grace_since = None);\n",
-                "            drop(leases);\n",
+                "                    lease.grace_state = GraceState::NotRunning;\n",
+                "",
+            )
+        ],
+    ),
+    Fault(
+        "a lease whose end has begun is renewed",
+        test("exclusion", "a_lease_whose_end_has_begun_is_not_renewed"),
+        [
+            (
+                f"{BROKER}/lease_stream/leases.rs",
+                "\n            && self.grace_state != GraceState::Passed;",
+                ";",
             )
         ],
     ),

@@ -1,5 +1,5 @@
-//! A memory store whose acquires and replies to releases can be delayed, and whose events can be
-//! lost, as by a stalled or broken connection.
+//! A memory store whose acquires and replies to releases can be delayed, and whose events and
+//! releases can be lost, as by a stalled or broken connection.
 
 use std::{
     sync::{
@@ -33,6 +33,8 @@ pub struct DelayedStore {
     delayed_count: watch::Sender<usize>,
     cancelled: watch::Sender<Option<Cancelled>>,
     is_losing_events: Arc<AtomicBool>,
+    /// Number of releases that were lost, while releases are lost.
+    lost_releases: watch::Sender<Option<usize>>,
 }
 
 impl DelayedStore {
@@ -52,12 +54,22 @@ impl DelayedStore {
             delayed_count: watch::Sender::default(),
             cancelled: watch::Sender::default(),
             is_losing_events: Arc::default(),
+            lost_releases: watch::Sender::default(),
         })
     }
 
     /// Loses the events for this broker from now on, or delivers them again.
     pub fn set_losing_events(&self, is_losing: bool) {
         self.is_losing_events.store(is_losing, Ordering::Relaxed);
+    }
+
+    /// Loses all releases until one is lost, and then executes them again.
+    pub async fn lose_one_release(&self) {
+        self.lost_releases.send_replace(Some(0));
+        let mut lost = self.lost_releases.subscribe();
+        let is_lost = lost.wait_for(|count| *count == Some(1)).await;
+        is_lost.expect("the store lives");
+        self.lost_releases.send_replace(None);
     }
 
     /// Waits until this number of calls is in the queue of the lock.
@@ -129,6 +141,13 @@ impl Store for DelayedStore {
         release: ReleaseScope,
         via: ExpectedAttachment,
     ) -> Result<LeaseReply<Released>, StoreError> {
+        let is_lost = self.lost_releases.send_if_modified(|count| {
+            *count = count.map(|count| count + 1);
+            count.is_some()
+        });
+        if is_lost {
+            return Err(StoreError::Unavailable("the reply is lost".to_owned()));
+        }
         let released = self.store.release(lease, release, via).await;
         let mut is_late = self.is_delaying_released.subscribe();
         let passes = is_late.wait_for(|is_late| !is_late).await;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_server::{
     broker::lease_stream::{StreamCommand, StreamEvent},
-    lock::{AcquireCall, LeaseOptions, Ttl},
+    lock::{AcquireCall, LeaseOptions, LockKey, Ttl},
 };
 use leasehold_tests::{
     broker::{
@@ -21,20 +21,24 @@ const GRACE_MS: u64 = 8_000;
 /// Allowance for the timers of the broker.
 const TICK: Duration = Duration::from_millis(10);
 
+/// Returns a call whose lease has a disconnect grace.
+fn graced_call(lock: &LockKey, grace_ms: u64) -> AcquireCall {
+    AcquireCall {
+        ttl: Ttl::from_stored(TTL_MS),
+        options: LeaseOptions {
+            disconnect_grace_ms: Some(grace_ms),
+            ..LeaseOptions::default()
+        },
+        ..waiting_call(lock, Duration::from_secs(1))
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_grace_begins_at_the_disconnect_also_after_an_earlier_silence() {
     let broker = unlimited_broker(DelayedStore::new());
     let lock = lock_key("default", "graced");
     let mut stream = LocalStream::open(&broker);
-    let call = AcquireCall {
-        ttl: Ttl::from_stored(TTL_MS),
-        options: LeaseOptions {
-            disconnect_grace_ms: Some(GRACE_MS),
-            ..LeaseOptions::default()
-        },
-        ..waiting_call(&lock, Duration::from_secs(1))
-    };
-    stream.acquire(1, call);
+    stream.acquire(1, graced_call(&lock, GRACE_MS));
     stream.granted(1).await;
     // The client is silent until its lease is no longer valid, and is heard again before the lease
     // expires.
@@ -54,4 +58,21 @@ async fn the_grace_begins_at_the_disconnect_also_after_an_earlier_silence() {
         let holder_count = state.map_or(0, |state| state.holder_count);
         assert_eq!(holder_count > 0, is_held, "{:?}", at - disconnected_at);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_whose_end_has_begun_is_not_renewed() {
+    let store = DelayedStore::new();
+    let broker = unlimited_broker(store.clone());
+    let lock = lock_key("default", "graced");
+    let mut stream = LocalStream::open(&broker);
+    stream.acquire(1, graced_call(&lock, 2_000));
+    stream.granted(1).await;
+    // The client is silent until the grace has passed, and is heard again while the broker does not
+    // know whether its release of the lease was executed. The broker repeats the release.
+    store.lose_one_release().await;
+    stream.send(StreamCommand::Heartbeat { sequence: 1 });
+    let event = stream.event().await;
+    let is_ended = matches!(event, Some(StreamEvent::Ended { .. }));
+    assert!(is_ended, "{event:?}");
 }

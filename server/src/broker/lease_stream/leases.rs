@@ -45,8 +45,7 @@ pub(super) struct StreamLease {
     /// Time after a disconnect at which the lease is released; `None` if the lease stays until its
     /// expiry.
     pub(super) grace: Option<Duration>,
-    /// Start of the disconnect grace, while it runs. Renewals continue.
-    pub(super) grace_since: Option<Instant>,
+    pub(super) grace_state: GraceState,
     /// End of the lease as last announced to the client.
     ends_at: Option<Instant>,
     pub(super) phase: LeasePhase,
@@ -67,6 +66,18 @@ pub(super) enum LeasePhase {
     RenewalQueued,
     /// A command for the lease is in progress.
     Busy,
+}
+
+/// State of the disconnect grace of a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum GraceState {
+    NotRunning,
+    /// The client has been disconnected or silent since this time. Anything that it sends ends the
+    /// grace.
+    RunningSince(Instant),
+    /// The stream releases the lease. The lease is not renewed any longer, because a release that
+    /// had no reply may be executed at any time.
+    Passed,
 }
 
 /// A command that waits until the current command for the lease completes.
@@ -99,7 +110,9 @@ impl StreamLease {
 
     /// Returns true if the lease must now be queued for renewal, and marks the lease as queued.
     pub(super) fn queue_renewal(&mut self) -> bool {
-        let is_new = self.pending_heartbeat.is_some() && self.phase == LeasePhase::Idle;
+        let is_new = self.pending_heartbeat.is_some()
+            && self.phase == LeasePhase::Idle
+            && self.grace_state != GraceState::Passed;
         if is_new {
             self.phase = LeasePhase::RenewalQueued;
         }
@@ -162,7 +175,7 @@ impl LeaseStream {
                 permits: Vec::new(),
                 ttl,
                 grace: None,
-                grace_since: None,
+                grace_state: GraceState::NotRunning,
                 ends_at: None,
                 phase: LeasePhase::Idle,
                 pending_heartbeat: None,

@@ -6,7 +6,7 @@ use tokio::time::{Instant, timeout};
 
 use super::{
     AccessFilter, Completion, LeaseEndedReason, LeaseStream, Phase, QUEUE_GRACE, StreamEvent,
-    leases::StreamLease,
+    leases::{GraceState, StreamLease},
 };
 use crate::{
     lock::{LeaseId, ReleaseScope},
@@ -157,15 +157,19 @@ impl LeaseStream {
         self.last_activity_at = Instant::now();
         self.liveness = Liveness::Alive;
         if std::mem::take(&mut self.has_running_grace) {
-            let leases = self.leases.values_mut();
-            leases.for_each(|lease| lease.grace_since = None);
+            for lease in self.leases.values_mut() {
+                if let GraceState::RunningSince(_) = lease.grace_state {
+                    lease.grace_state = GraceState::NotRunning;
+                }
+            }
             self.recompute_silence_deadline();
         }
     }
 
     pub(super) fn recompute_silence_deadline(&mut self) {
         let leases = self.leases.values();
-        let leases = leases.filter(|lease| lease.grace.is_some() && lease.grace_since.is_none());
+        let leases = leases
+            .filter(|lease| lease.grace.is_some() && lease.grace_state == GraceState::NotRunning);
         self.shortest_graced_validity = leases.map(|lease| lease.validity()).min();
     }
 
@@ -173,12 +177,12 @@ impl LeaseStream {
     /// silent.
     pub(super) fn schedule_grace_end(&mut self, lease_id: LeaseId) {
         let lease = self.leases.get_mut(&lease_id);
-        let Some(lease) = lease.filter(|lease| lease.grace_since.is_none()) else {
+        let Some(lease) = lease.filter(|lease| lease.grace_state == GraceState::NotRunning) else {
             return;
         };
         if let Some(grace) = lease.grace {
             let since = Instant::now();
-            lease.grace_since = Some(since);
+            lease.grace_state = GraceState::RunningSince(since);
             self.has_running_grace = true;
             let draining = self.broker.draining.clone();
             self.jobs.push(Box::pin(async move {
@@ -194,9 +198,13 @@ impl LeaseStream {
     /// lease, because its client was asked to reconnect and may not have attached the lease
     /// elsewhere yet.
     pub(super) fn on_grace_end(&mut self, lease_id: LeaseId, since: Instant) {
-        let lease = self.leases.get(&lease_id);
-        let is_running = lease.is_some_and(|lease| lease.grace_since == Some(since));
-        if is_running && !self.broker.is_draining() {
+        let lease = self.leases.get_mut(&lease_id);
+        let is_running =
+            |lease: &&mut Box<StreamLease>| lease.grace_state == GraceState::RunningSince(since);
+        if let Some(lease) = lease.filter(is_running)
+            && !self.broker.is_draining()
+        {
+            lease.grace_state = GraceState::Passed;
             self.release_lease(lease_id, ReleaseScope::ExpireNow);
         }
     }
