@@ -118,7 +118,7 @@ impl ScriptRunner {
     /// Loads the scripts with these bounds after `edit`, which may introduce mistakes.
     pub fn new(addr: SocketAddr, bounds: Bounds, edit: impl Fn(&str) -> String) -> Self {
         let mut pipeline = Pipeline::connect(addr);
-        let scripts = Scripts::edited(|_, text| {
+        let scripts = Scripts::edited_with_names(|_, text| {
             assert_eq!(
                 text.matches(CLOCK_LINES[0]).count(),
                 1,

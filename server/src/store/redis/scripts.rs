@@ -3,7 +3,7 @@
 pub mod calls;
 mod command;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 pub use self::{
     calls::ScriptCall,
@@ -127,11 +127,21 @@ impl Scripts {
         Self::edited(|_, text| text.to_owned())
     }
 
-    /// Returns the scripts after `edit` has changed each text, which names constants. Tests inject
-    /// time by replacing the line that reads it.
+    /// Returns the scripts after `edit` has changed each text, in which constants have their values.
+    /// Tests inject time by replacing the line that reads it.
     pub fn edited(edit: impl Fn(Verb, &str) -> String) -> Self {
-        let scripts = SOURCES.map(|(verb, name, text)| {
-            let script = Script::new(name, with_constants(&edit(verb, text)));
+        Self::create(|verb, _| edit(verb, &TEXTS[verb as usize]))
+    }
+
+    /// Returns the scripts after `edit` has changed each text, in which constants have their names.
+    /// Tests introduce mistakes.
+    pub fn edited_with_names(edit: impl Fn(Verb, &str) -> String) -> Self {
+        Self::create(|verb, source| with_constants(&edit(verb, source)))
+    }
+
+    fn create(text: impl Fn(Verb, &str) -> String) -> Self {
+        let scripts = SOURCES.map(|(verb, name, source)| {
+            let script = Script::new(name, text(verb, source));
             match verb.accepts_batches() {
                 true => script.for_several_locks(),
                 false => script,
@@ -188,6 +198,11 @@ const SET_LIMIT: &str = granting!("", "set_lock_limit", ["operator"]);
 const REVOKE: &str = granting!(" flags=allow-oom", "revoke", ["operator"]);
 const GET: &str = text!(" flags=no-writes", "get", ["era_check", "inspect"]);
 const CHECK: &str = text!(" flags=no-writes", "check", ["era_check", "inspect"]);
+
+/// Texts of the scripts with the values of the constants, in the order of [`Verb`]. They are created
+/// once, because tests start hundreds of stores.
+static TEXTS: LazyLock<[String; 10]> =
+    LazyLock::new(|| SOURCES.map(|(_, _, source)| with_constants(source)));
 
 /// The verbs in the order of [`Verb`], with the names and texts of their scripts.
 const SOURCES: [(Verb, &str, &str); 10] = [
