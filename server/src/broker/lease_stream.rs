@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use self::{
-    completions::Completion,
+    completions::{Completion, completion},
     dispatch::{PendingAttach, PendingCommand},
     leases::{LeaseCommand, StreamLease},
     registry::Inbox,
@@ -229,24 +229,21 @@ impl LeaseStream {
                     }
                 },
                 Some(()) = self.calls.next() => {}
-                Some(completion) = self.results.next() => self.on_completion(completion),
-                Some(completion) = self.jobs.next() => self.on_completion(completion),
+                Some(on_result) = self.results.next() => on_result(&mut self),
+                Some(on_result) = self.jobs.next() => on_result(&mut self),
             }
             while let Some(Some(())) = self.calls.next().now_or_never() {}
-            while let Some(Some(completion)) = self.results.next().now_or_never() {
-                self.on_completion(completion);
+            while let Some(Some(on_result)) = self.results.next().now_or_never() {
+                on_result(&mut self);
             }
-            while let Some(Some(completion)) = self.jobs.next().now_or_never() {
-                self.on_completion(completion);
+            while let Some(Some(on_result)) = self.jobs.next().now_or_never() {
+                on_result(&mut self);
             }
             self.acknowledge();
         }
         self.broker.streams.close(self.id);
-        for (lease_id, lease) in std::mem::take(&mut self.leases) {
-            let expires_in = lease.expiry();
-            self.broker
-                .quotas
-                .track_detached(lease_id, lease.permits, expires_in);
+        for (lease_id, mut lease) in std::mem::take(&mut self.leases) {
+            lease.keep_permits(lease_id, &self.broker.quotas);
         }
         self.results.clear();
         let calls = std::mem::take(&mut self.calls);
@@ -375,11 +372,8 @@ impl LeaseStream {
         let (call, receiver) = self.broker.start_acquire(&self.caller, call, Some(context));
         self.calls.push(Box::pin(call));
         self.results.push(Box::pin(async move {
-            Completion::Acquired {
-                call_id,
-                number,
-                result: result_or_internal(&lock, receiver.await),
-            }
+            let result = result_or_internal(&lock, receiver.await);
+            completion(move |stream| stream.on_acquired(call_id, number, result))
         }));
     }
 

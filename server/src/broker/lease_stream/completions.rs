@@ -1,10 +1,8 @@
 //! Completion of a stream's jobs: updates the leases and notifies the client.
 
-use tokio::{sync::OwnedSemaphorePermit, time::Instant};
-
 use super::{
-    CallError, LeaseEndedReason, LeaseStream, Liveness, Phase, RenewedLease, StreamEvent,
-    leases::LeasePhase,
+    CallError, LeaseEndedReason, LeaseStream, Liveness, Phase, RETRY_DELAY, RenewedLease,
+    StreamEvent, leases::LeasePhase,
 };
 use crate::{
     broker::{ReleaseResult, acquire::AcquireResult},
@@ -15,103 +13,16 @@ use crate::{
     trace::LinkedSpan,
 };
 
-/// Result of a job.
-pub(super) enum Completion {
-    Acquired {
-        call_id: i64,
-        number: u32,
-        result: AcquireResult,
-    },
-    Attached {
-        call_id: i64,
-        number: u32,
-        lease: PresentedLease,
-        result: Result<Vec<HeldLock>, LockFailure>,
-        origin: Option<Box<LinkedSpan>>,
-    },
-    /// Permits for commands that wait in the dispatch queue.
-    Permits(Option<OwnedSemaphorePermit>),
-    Renewed {
-        lease_id: LeaseId,
-        sequence: i64,
-        requested: Vec<LeaseRef>,
-        result: Result<Vec<HeldLock>, LockFailure>,
-    },
-    /// The delay before a retried renewal has passed.
-    Retry { lease_id: LeaseId, sequence: i64 },
-    Released {
-        call_id: Option<i64>,
-        lease_id: LeaseId,
-        requested: Vec<LeaseRef>,
-        scope: ReleaseScope,
-        result: Result<ReleaseResult, LockFailure>,
-    },
-    /// The delay before a retried release has passed.
-    ReleasedByStream {
-        lease_id: LeaseId,
-        scope: ReleaseScope,
-    },
-    /// The disconnect grace of a lease has passed.
-    GraceEnded { lease_id: LeaseId, since: Instant },
+/// Handler of the result of a job. Called by the task of the stream once the job is completed.
+pub(super) type Completion = Box<dyn FnOnce(&mut LeaseStream) + Send>;
+
+/// Creates the completion of a job.
+pub(super) fn completion(on_result: impl FnOnce(&mut LeaseStream) + Send + 'static) -> Completion {
+    Box::new(on_result)
 }
 
 impl LeaseStream {
-    pub(super) fn on_completion(&mut self, completion: Completion) {
-        match completion {
-            Completion::Acquired {
-                call_id,
-                number,
-                result,
-            } => self.on_acquired(call_id, number, result),
-            Completion::Attached {
-                call_id,
-                number,
-                lease,
-                result,
-                origin,
-            } => {
-                self.pending_calls.remove(&call_id);
-                let lease_id = lease.lease_id;
-                match result {
-                    Ok(locks) => {
-                        self.on_attached(call_id, number, lease, &locks);
-                        self.set_origin(lease_id, origin);
-                    }
-                    Err(failure) => self.refuse(call_id, failure),
-                }
-            }
-            Completion::Permits(permits) => {
-                self.is_waiting_for_permits = false;
-                self.dispatch_pending(permits);
-            }
-            Completion::Renewed {
-                lease_id,
-                sequence,
-                requested,
-                result,
-            } => self.on_renewed(lease_id, sequence, &requested, result),
-            Completion::Retry { lease_id, sequence } => {
-                if let Some(lease) = self.leases.get_mut(&lease_id) {
-                    lease.pending_heartbeat.get_or_insert(sequence);
-                    self.run_next(lease_id);
-                }
-            }
-            Completion::Released {
-                call_id,
-                lease_id,
-                requested,
-                scope,
-                result,
-            } => match call_id {
-                Some(call_id) => self.on_released(call_id, lease_id, scope, &requested, result),
-                None => self.released_by_stream(lease_id, scope, result),
-            },
-            Completion::ReleasedByStream { lease_id, scope } => self.release_lease(lease_id, scope),
-            Completion::GraceEnded { lease_id, since } => self.on_grace_end(lease_id, since),
-        }
-    }
-
-    fn on_acquired(&mut self, call_id: i64, number: u32, result: AcquireResult) {
+    pub(super) fn on_acquired(&mut self, call_id: i64, number: u32, result: AcquireResult) {
         let call = self.pending_calls.remove(&call_id);
         let is_denied = call.is_some_and(|call| call.is_denied);
         match result {
@@ -168,26 +79,33 @@ impl LeaseStream {
         }
     }
 
-    fn on_attached(
+    pub(super) fn on_attached(
         &mut self,
         call_id: i64,
         number: u32,
         lease: PresentedLease,
-        held_locks: &[HeldLock],
+        result: Result<Vec<HeldLock>, LockFailure>,
+        origin: Option<Box<LinkedSpan>>,
     ) {
+        self.pending_calls.remove(&call_id);
+        let held_locks = match result {
+            Ok(held_locks) => held_locks,
+            Err(failure) => return self.refuse(call_id, failure),
+        };
         let lease_id = lease.lease_id;
         let is_attached =
             |held: &LeaseRef| held_locks.iter().any(|attached| attached.lock == held.lock);
         let locks = lease.locks.into_iter().filter(is_attached).collect();
         let grants: Vec<_> = held_locks.iter().map(|held| held.grant).collect();
         self.insert_lease(lease_id, number, locks, &grants);
+        self.set_origin(lease_id, origin);
         let quotas = &self.broker.quotas;
         quotas.untrack(lease_id);
         let permits = held_locks
             .iter()
             .map(|held| quotas.permit(&self.caller, &held.lock));
         let mut permits: Vec<_> = permits.collect();
-        self.broker.count_held(&mut permits, held_locks);
+        self.broker.count_held(&mut permits, &held_locks);
         self.broker.lease_ends.clear_end_reason(lease_id);
         self.set_permits(lease_id, permits);
         if self.phase == Phase::Closing {
@@ -204,7 +122,7 @@ impl LeaseStream {
         }
     }
 
-    fn on_renewed(
+    pub(super) fn on_renewed(
         &mut self,
         lease_id: LeaseId,
         sequence: i64,
@@ -249,8 +167,9 @@ impl LeaseStream {
             }
             Err(failure) if failure.error.is_indeterminate() => {
                 lease.trace_renewal(lease_id, false);
+                // After that a newer heartbeat is needed.
                 if inactive_duration < lease.validity() {
-                    self.schedule_renewal_retry(lease_id, sequence);
+                    self.schedule_renewal(lease_id, sequence, RETRY_DELAY);
                 }
             }
             Err(failure) => return self.end_lease(lease_id, ended_reason(failure.error)),
@@ -258,7 +177,7 @@ impl LeaseStream {
         self.run_next(lease_id);
     }
 
-    fn on_released(
+    pub(super) fn on_released(
         &mut self,
         call_id: i64,
         lease_id: LeaseId,
@@ -296,7 +215,7 @@ impl LeaseStream {
 
     /// Handles the result of a release that the stream started itself. While the store is
     /// unreachable, the release is retried until the lease has expired in the store.
-    fn released_by_stream(
+    pub(super) fn released_by_stream(
         &mut self,
         lease_id: LeaseId,
         scope: ReleaseScope,

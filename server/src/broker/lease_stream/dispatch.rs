@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{Completion, LeaseStream, Phase, leases::LeasePhase};
+use super::{LeaseStream, Phase, completions::completion, leases::LeasePhase};
 use crate::{
     broker::with_permit,
     lock::{LeaseId, PresentedLease},
@@ -71,7 +71,11 @@ impl LeaseStream {
             let count = self.pending_commands.len().min(PERMITS_PER_REQUEST) as u32;
             self.jobs.push(Box::pin(async move {
                 // The semaphore is never closed.
-                Completion::Permits(semaphore.acquire_many_owned(count).await.ok())
+                let permits = semaphore.acquire_many_owned(count).await.ok();
+                completion(|stream| {
+                    stream.is_waiting_for_permits = false;
+                    stream.dispatch_pending(permits);
+                })
             }));
         }
     }
@@ -105,13 +109,7 @@ impl LeaseStream {
         let origin = span.origin();
         let future = async move {
             let result = with_permit(permit, broker.attach(&lease.locks, attachment)).await;
-            Completion::Attached {
-                call_id,
-                number,
-                lease,
-                result,
-                origin,
-            }
+            completion(move |stream| stream.on_attached(call_id, number, lease, result, origin))
         };
         let future = Box::pin(span.run(future));
         match self.phase {

@@ -11,8 +11,8 @@ use tokio::{
 };
 
 use super::{
-    CallError, Completion, LeaseEndedReason, LeaseStream, PendingCommand, Phase, RETRY_DELAY,
-    StreamEvent, registry::RemoteLeaseEvent,
+    CallError, LeaseEndedReason, LeaseStream, PendingCommand, Phase, RETRY_DELAY, StreamEvent,
+    completions::completion, registry::RemoteLeaseEvent,
 };
 use crate::{
     broker::with_permit,
@@ -21,7 +21,7 @@ use crate::{
         ReleaseScope, Ttl, expiry_ms,
     },
     metrics::RenewalSlack,
-    quotas::QuotaPermit,
+    quotas::{QuotaPermit, Quotas},
     store::Revocation,
     trace::LinkedSpan,
 };
@@ -134,6 +134,13 @@ impl StreamLease {
         self.permits = retained.map(|(_, permit)| permit).collect();
     }
 
+    /// Leaves the quota permits with the quotas until the lease expires, because the lease leaves
+    /// the stream.
+    pub(super) fn keep_permits(&mut self, lease_id: LeaseId, quotas: &Quotas) {
+        let permits = std::mem::take(&mut self.permits);
+        quotas.track_detached(lease_id, permits, self.expiry());
+    }
+
     pub(super) fn validity(&self) -> Duration {
         Duration::from_millis(self.ttl.as_millis())
     }
@@ -232,10 +239,7 @@ impl LeaseStream {
         }
         match lease.commands.pop_front() {
             Some(LeaseCommand::Detach { call_id }) => {
-                let (permits, expires_in) = (std::mem::take(&mut lease.permits), lease.expiry());
-                self.broker
-                    .quotas
-                    .track_detached(lease_id, permits, expires_in);
+                lease.keep_permits(lease_id, &self.broker.quotas);
                 self.send(StreamEvent::Done { call_id });
                 self.remove_lease(lease_id);
             }
@@ -253,13 +257,12 @@ impl LeaseStream {
                 let span = lease.event("lease.release", lease_id);
                 let release = async move {
                     let result = broker.release(&requested, scope, expected_attachment).await;
-                    Completion::Released {
-                        call_id,
-                        lease_id,
-                        requested,
-                        scope,
-                        result,
-                    }
+                    completion(move |stream| match call_id {
+                        Some(call_id) => {
+                            stream.on_released(call_id, lease_id, scope, &requested, result);
+                        }
+                        None => stream.released_by_stream(lease_id, scope, result),
+                    })
                 };
                 self.jobs.push(Box::pin(span.run(release)));
             }
@@ -284,21 +287,21 @@ impl LeaseStream {
         let (broker, stream) = (self.broker.clone(), self.id);
         self.jobs.push(Box::pin(async move {
             let result = with_permit(permit, broker.renew_for_stream(&requested, stream)).await;
-            Completion::Renewed {
-                lease_id,
-                sequence,
-                requested,
-                result,
-            }
+            completion(move |stream| stream.on_renewed(lease_id, sequence, &requested, result))
         }));
     }
 
-    /// Schedules the retry of a renewal that could not reach the store. Retries continue only while
-    /// the lease is valid; after that a newer heartbeat is needed.
-    pub(super) fn schedule_renewal_retry(&mut self, lease_id: LeaseId, sequence: i64) {
+    /// Schedules a renewal for the heartbeat with this sequence number, unless a newer one arrives
+    /// before.
+    pub(super) fn schedule_renewal(&mut self, lease_id: LeaseId, sequence: i64, delay: Duration) {
         self.jobs.push(Box::pin(async move {
-            sleep(RETRY_DELAY).await;
-            Completion::Retry { lease_id, sequence }
+            sleep(delay).await;
+            completion(move |stream| {
+                if let Some(lease) = stream.leases.get_mut(&lease_id) {
+                    lease.pending_heartbeat.get_or_insert(sequence);
+                    stream.run_next(lease_id);
+                }
+            })
         }));
     }
 
@@ -306,7 +309,7 @@ impl LeaseStream {
     pub(super) fn schedule_release_retry(&mut self, lease_id: LeaseId, scope: ReleaseScope) {
         self.jobs.push(Box::pin(async move {
             sleep(RETRY_DELAY).await;
-            Completion::ReleasedByStream { lease_id, scope }
+            completion(move |stream| stream.release_lease(lease_id, scope))
         }));
     }
 
@@ -355,10 +358,7 @@ impl LeaseStream {
             });
         }
         if revocation.grace_ms == 0 {
-            self.jobs.push(Box::pin(async move {
-                sleep(REVOKE_CHECK_DELAY).await;
-                Completion::Retry { lease_id, sequence }
-            }));
+            self.schedule_renewal(lease_id, sequence, REVOKE_CHECK_DELAY);
         }
     }
 
@@ -370,10 +370,7 @@ impl LeaseStream {
         lease.trace_end(lease_id, &reason);
         if let Some(explanation) = reason.broker_stop_reason() {
             self.broker.lease_ends.set_end_reason(lease_id, explanation);
-            let (permits, expires_in) = (std::mem::take(&mut lease.permits), lease.expiry());
-            self.broker
-                .quotas
-                .track_detached(lease_id, permits, expires_in);
+            lease.keep_permits(lease_id, &self.broker.quotas);
         } else if reason.is_held_until_expiry() {
             let locks = lease.locks.iter().map(|held| held.lock.clone());
             let (locks, expires_in) = (locks.collect(), lease.expiry());

@@ -5,7 +5,8 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
 use super::{
-    AccessFilter, Completion, LeaseEndedReason, LeaseStream, Phase, QUEUE_GRACE, StreamEvent,
+    AccessFilter, LeaseEndedReason, LeaseStream, Phase, QUEUE_GRACE, StreamEvent,
+    completions::completion,
     leases::{GraceState, StreamLease},
 };
 use crate::{
@@ -188,7 +189,7 @@ impl LeaseStream {
             self.jobs.push(Box::pin(async move {
                 // Ends at the earlier of the two times.
                 let _ = timeout(grace, draining.cancelled()).await;
-                Completion::GraceEnded { lease_id, since }
+                completion(move |stream| stream.on_grace_end(lease_id, since))
             }));
         }
     }
