@@ -46,8 +46,7 @@ impl ErrorResponse {
 
     /// Creates the error of an operation that failed.
     fn of_failure(error: &LockError, lock: Option<&LockKey>, message: String) -> Self {
-        let (code, reason) = code_and_reason(error);
-        let retry_after_ms = retry_after_ms(error);
+        let (code, reason, retry_after_ms) = classify(error);
         let mut response = Self {
             metadata: lock.map(lock_metadata).unwrap_or_default(),
             retry_after_ms,
@@ -144,80 +143,74 @@ impl From<LockFailure> for Status {
     }
 }
 
-/// Returns the code and the reason of an error.
-fn code_and_reason(error: &LockError) -> (Code, pb::ErrorReason) {
+/// Returns the code and the reason of an error, and the time in milliseconds after which a retry
+/// can succeed, if there is one.
+fn classify(error: &LockError) -> (Code, pb::ErrorReason, Option<u64>) {
     use pb::ErrorReason as Reason;
     match error {
-        LockError::Held(_) => (Code::Aborted, Reason::LockHeld),
-        LockError::WaitTimeout(_) => (Code::Aborted, Reason::WaitTimeout),
-        LockError::StillQueued => (Code::Aborted, Reason::StillQueued),
+        LockError::Held(contention) => (Code::Aborted, Reason::LockHeld, free_in_ms(contention)),
+        LockError::WaitTimeout(contention) => {
+            (Code::Aborted, Reason::WaitTimeout, free_in_ms(contention))
+        }
+        LockError::StillQueued => (Code::Aborted, Reason::StillQueued, None),
         LockError::LeaseExpired | LockError::LeaseReleased | LockError::MaxHold => {
-            (Code::Aborted, Reason::LeaseExpired)
+            (Code::Aborted, Reason::LeaseExpired, None)
         }
-        LockError::LeaseRevoked { .. } => (Code::Aborted, Reason::LeaseRevoked),
-        LockError::Cancelled => (Code::Cancelled, Reason::Cancelled),
-        LockError::LeaseNotFound => (Code::NotFound, Reason::LeaseNotFound),
-        LockError::NotHolder => (Code::FailedPrecondition, Reason::NotHolder),
-        LockError::StaleToken { .. } => (Code::Aborted, Reason::StaleToken),
-        LockError::RequestIdReused => (Code::InvalidArgument, Reason::RequestIdReused),
-        LockError::LimitMismatch { .. } => (Code::FailedPrecondition, Reason::LimitMismatch),
-        LockError::UpgradeDenied => (Code::FailedPrecondition, Reason::UpgradeDenied),
-        LockError::StaleAttach => (Code::Aborted, Reason::StaleAttach),
-        LockError::TooManyEntries | LockError::TooManyLocks => {
-            (Code::ResourceExhausted, Reason::QuotaExceeded)
+        LockError::LeaseRevoked { .. } => (Code::Aborted, Reason::LeaseRevoked, None),
+        LockError::Cancelled => (Code::Cancelled, Reason::Cancelled, None),
+        LockError::LeaseNotFound => (Code::NotFound, Reason::LeaseNotFound, None),
+        LockError::NotHolder => (Code::FailedPrecondition, Reason::NotHolder, None),
+        LockError::StaleToken { .. } => (Code::Aborted, Reason::StaleToken, None),
+        LockError::RequestIdReused => (Code::InvalidArgument, Reason::RequestIdReused, None),
+        LockError::LimitMismatch { .. } => (Code::FailedPrecondition, Reason::LimitMismatch, None),
+        LockError::UpgradeDenied => (Code::FailedPrecondition, Reason::UpgradeDenied, None),
+        LockError::StaleAttach => (Code::Aborted, Reason::StaleAttach, None),
+        LockError::TooManyAttempts => (
+            Code::Unavailable,
+            Reason::TooManyAttempts,
+            Some(OVERLOAD_RETRY_MS),
+        ),
+        LockError::QuotaExceeded(QuotaExceeded::Rate { retry_after_ms, .. }) => (
+            Code::ResourceExhausted,
+            Reason::QuotaExceeded,
+            Some(*retry_after_ms),
+        ),
+        LockError::TooManyEntries | LockError::TooManyLocks | LockError::QuotaExceeded(_) => {
+            (Code::ResourceExhausted, Reason::QuotaExceeded, None)
         }
-        LockError::TooManyAttempts => (Code::Unavailable, Reason::TooManyAttempts),
-        LockError::QuotaExceeded(_) => (Code::ResourceExhausted, Reason::QuotaExceeded),
-        LockError::Overloaded => (Code::Unavailable, Reason::Overloaded),
-        LockError::QueueFull => (Code::ResourceExhausted, Reason::QueueFull),
-        LockError::Unsupported(_) => (Code::FailedPrecondition, Reason::UnsupportedByStore),
-        LockError::StoreUnavailable => (Code::Unavailable, Reason::StoreUnavailable),
-        LockError::StoreFull => (Code::ResourceExhausted, Reason::StoreFull),
-        LockError::StoreRecovering { .. } => (Code::Unavailable, Reason::StoreRecovering),
-        LockError::Draining => (Code::Unavailable, Reason::Draining),
-        LockError::StoreCorrupt | LockError::Internal => (Code::Internal, Reason::Internal),
+        LockError::Overloaded => (
+            Code::Unavailable,
+            Reason::Overloaded,
+            Some(OVERLOAD_RETRY_MS),
+        ),
+        LockError::QueueFull => (Code::ResourceExhausted, Reason::QueueFull, None),
+        LockError::Unsupported(_) => (Code::FailedPrecondition, Reason::UnsupportedByStore, None),
+        LockError::StoreUnavailable => (
+            Code::Unavailable,
+            Reason::StoreUnavailable,
+            Some(STORE_RETRY_MS),
+        ),
+        LockError::StoreFull => (
+            Code::ResourceExhausted,
+            Reason::StoreFull,
+            Some(FULL_RETRY_MS),
+        ),
+        LockError::StoreRecovering { retry_after_ms } => (
+            Code::Unavailable,
+            Reason::StoreRecovering,
+            Some(*retry_after_ms),
+        ),
+        LockError::Draining => (Code::Unavailable, Reason::Draining, Some(0)),
+        LockError::StoreCorrupt | LockError::Internal => (Code::Internal, Reason::Internal, None),
     }
 }
 
-/// Returns the time after which a retry can succeed, if there is one.
-fn retry_after_ms(error: &LockError) -> Option<u64> {
-    match error {
-        LockError::Held(contention) | LockError::WaitTimeout(contention) => {
-            let holders = contention.holders.iter();
-            let expiry_ms = holders.map(|holder| holder.remaining_ms).min();
-            let lock_delay_ms = (contention.lock_delay_remaining_ms > 0)
-                .then_some(contention.lock_delay_remaining_ms);
-            expiry_ms.max(lock_delay_ms)
-        }
-        LockError::StoreUnavailable => Some(STORE_RETRY_MS),
-        LockError::StoreFull => Some(FULL_RETRY_MS),
-        LockError::QuotaExceeded(QuotaExceeded::Rate { retry_after_ms, .. }) => {
-            Some(*retry_after_ms)
-        }
-        LockError::Overloaded | LockError::TooManyAttempts => Some(OVERLOAD_RETRY_MS),
-        LockError::StoreRecovering { retry_after_ms } => Some(*retry_after_ms),
-        LockError::Draining => Some(0),
-        LockError::StillQueued
-        | LockError::LeaseExpired
-        | LockError::LeaseReleased
-        | LockError::LeaseRevoked { .. }
-        | LockError::Cancelled
-        | LockError::MaxHold
-        | LockError::LeaseNotFound
-        | LockError::NotHolder
-        | LockError::StaleToken { .. }
-        | LockError::RequestIdReused
-        | LockError::LimitMismatch { .. }
-        | LockError::UpgradeDenied
-        | LockError::StaleAttach
-        | LockError::TooManyEntries
-        | LockError::TooManyLocks
-        | LockError::QueueFull
-        | LockError::QuotaExceeded(_)
-        | LockError::StoreCorrupt
-        | LockError::Unsupported(_)
-        | LockError::Internal => None,
-    }
+/// Returns the time after which a lock may be free, if it is held or under a lock delay.
+fn free_in_ms(contention: &Contention) -> Option<u64> {
+    let holders = contention.holders.iter();
+    let expiry_ms = holders.map(|holder| holder.remaining_ms).min();
+    let lock_delay_ms = contention.lock_delay_remaining_ms;
+    expiry_ms.max((lock_delay_ms > 0).then_some(lock_delay_ms))
 }
 
 fn error_info(reason: pb::ErrorReason, metadata: Vec<(String, String)>) -> Any {
