@@ -157,13 +157,7 @@ impl Quotas {
         let permits = call.targets.iter().map(|target| {
             let mut counts = self.counts.lock();
             counts.try_add(&limits, caller, &target.lock, waiting_request)?;
-            Ok(QuotaPermit {
-                counts: Arc::clone(&self.counts),
-                caller: Arc::clone(caller),
-                lock: target.lock.clone(),
-                waiting_request,
-                held_gauge: None,
-            })
+            Ok(self.create_permit(caller, &target.lock, waiting_request))
         });
         permits.collect()
     }
@@ -171,11 +165,21 @@ impl Quotas {
     /// Returns a quota permit for a lock that is held already, without checking the limits.
     pub fn permit(&self, caller: &Arc<str>, lock: &LockKey) -> QuotaPermit {
         self.counts.lock().add(caller, lock);
+        self.create_permit(caller, lock, None)
+    }
+
+    /// Creates the permit of a lock that was added to the counts.
+    fn create_permit(
+        &self,
+        caller: &Arc<str>,
+        lock: &LockKey,
+        waiting_request: Option<RequestHash>,
+    ) -> QuotaPermit {
         QuotaPermit {
             counts: Arc::clone(&self.counts),
             caller: Arc::clone(caller),
             lock: lock.clone(),
-            waiting_request: None,
+            waiting_request,
             held_gauge: None,
         }
     }
