@@ -117,15 +117,7 @@ const UNKNOWN_ERROR: ErrorClass = ErrorClass {
 
 /// Errors by the beginning of the server's reply. The first match counts.
 const BY_PREFIX: [(&str, ErrorClass); 26] = [
-    (
-        "NOSCRIPT",
-        ErrorClass {
-            action: NodeAction::ReloadScripts,
-            problem: "has lost the scripts repeatedly",
-            advice: "Find the program that runs SCRIPT FLUSH",
-            ..REJECTED
-        },
-    ),
+    ("NOSCRIPT", ErrorClass::SCRIPTS_LOST),
     (
         "BUSY",
         ErrorClass {
@@ -310,6 +302,13 @@ const BY_KIND: [(ErrorKind, ErrorClass); 5] = [
 ];
 
 impl ErrorClass {
+    /// The scripts are missing.
+    pub(super) const SCRIPTS_LOST: Self = Self {
+        action: NodeAction::ReloadScripts,
+        problem: "has lost the scripts repeatedly",
+        advice: "Find the program that runs SCRIPT FLUSH",
+        ..REJECTED
+    };
     /// A reply that no script of the broker returns.
     pub const UNEXPECTED_REPLY: Self = Self {
         executed: Executed::Unknown,

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::{
     cluster::{Router, SlotRoute, redirect::Redirect},
+    error_table::ErrorClass,
     node::{ExecMode, Node, ScriptError},
     reply::ScriptReply,
     scripts::{EraUse, Verb},
@@ -33,7 +34,7 @@ pub(super) struct RouteState<'a> {
     pub(super) deadline: Instant,
     /// The part for a cluster, from the first route on.
     slot_route: Option<SlotRoute>,
-    /// True once the scripts were loaded again for the call.
+    /// True once the scripts were loaded again for the call, since its last redirect.
     has_reloaded: bool,
 }
 
@@ -101,6 +102,7 @@ impl Topology {
                     route.node.mark_moving(redirect.slot).await?;
                 }
                 router.follow_redirect(slot_route, redirect).await?;
+                state.has_reloaded = false;
                 Ok(None)
             }
             (Ok(reply), Some(slot_route), _) if route.may_grant() && reply.has_no_era() => {
@@ -108,7 +110,13 @@ impl Topology {
                 Ok(None)
             }
             (Ok(reply), _, _) => Ok(Some(reply)),
-            (Err(missed), _, _) => Err(missed.into()),
+            (Err(missed), _, _) => {
+                if let ScriptError::Reloaded = missed {
+                    let class = ErrorClass::SCRIPTS_LOST;
+                    route.node.log_error(class, "NOSCRIPT", "");
+                }
+                Err(missed.into())
+            }
         }
     }
 

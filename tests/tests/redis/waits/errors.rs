@@ -340,6 +340,25 @@ async fn forgotten_scripts_are_loaded_once_for_all_calls() {
 }
 
 #[tokio::test]
+async fn scripts_that_are_flushed_again_and_again_are_reported_in_the_log() {
+    let fixture = RejectingRedisFixture::start().await;
+    let mut other = fixture.redis.connect().await;
+    let flushing = tokio::spawn(async move {
+        loop {
+            other.must(&["SCRIPT", "FLUSH"]).await;
+        }
+    });
+    let lost = "has lost the scripts repeatedly. Find the program that runs SCRIPT FLUSH.";
+    let mut rounds = 0..100;
+    while fixture.count_log_lines(lost) == 0 && rounds.next().is_some() {
+        drop(fixture.acquire_all(&numbered_names("new", calls())).await);
+    }
+    flushing.abort();
+    assert_eq!(fixture.count_log_lines(lost), 1);
+    expect_all_ok(fixture.acquire_all(&numbered_names("last", calls())).await);
+}
+
+#[tokio::test]
 async fn foreign_data_under_a_lock_is_reported_and_left_unchanged() {
     let mut fixture = RejectingRedisFixture::start().await;
     let others = numbered_names("other", calls());
