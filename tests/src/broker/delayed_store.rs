@@ -33,8 +33,7 @@ pub struct DelayedStore {
     delayed_count: watch::Sender<usize>,
     cancelled: watch::Sender<Option<Cancelled>>,
     is_losing_events: Arc<AtomicBool>,
-    /// Number of releases that were lost, while releases are lost.
-    lost_releases: watch::Sender<Option<usize>>,
+    is_losing_release: watch::Sender<bool>,
 }
 
 impl DelayedStore {
@@ -54,7 +53,7 @@ impl DelayedStore {
             delayed_count: watch::Sender::default(),
             cancelled: watch::Sender::default(),
             is_losing_events: Arc::default(),
-            lost_releases: watch::Sender::default(),
+            is_losing_release: watch::Sender::default(),
         })
     }
 
@@ -63,13 +62,12 @@ impl DelayedStore {
         self.is_losing_events.store(is_losing, Ordering::Relaxed);
     }
 
-    /// Loses all releases until one is lost, and then executes them again.
+    /// Loses the next release, and returns once it is lost.
     pub async fn lose_one_release(&self) {
-        self.lost_releases.send_replace(Some(0));
-        let mut lost = self.lost_releases.subscribe();
-        let is_lost = lost.wait_for(|count| *count == Some(1)).await;
+        self.is_losing_release.send_replace(true);
+        let mut is_losing = self.is_losing_release.subscribe();
+        let is_lost = is_losing.wait_for(|is_losing| !is_losing).await;
         is_lost.expect("the store lives");
-        self.lost_releases.send_replace(None);
     }
 
     /// Waits until this number of calls is in the queue of the lock.
@@ -141,11 +139,7 @@ impl Store for DelayedStore {
         release: ReleaseScope,
         via: ExpectedAttachment,
     ) -> Result<LeaseReply<Released>, StoreError> {
-        let is_lost = self.lost_releases.send_if_modified(|count| {
-            *count = count.map(|count| count + 1);
-            count.is_some()
-        });
-        if is_lost {
+        if self.is_losing_release.send_if_modified(std::mem::take) {
             return Err(StoreError::Unavailable("the reply is lost".to_owned()));
         }
         let released = self.store.release(lease, release, via).await;

@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_limit_that_was_lowered_after_a_grant_does_not_bind_the_grant() {
-        let history = |first_attempts: &[u64], limit_in_reply| {
+        let violated = |first_attempts: &[u64]| {
             let wish = |request: &mut crate::history::CallRequest| {
                 request.call = 1;
                 (request.locks[0].weight, request.locks[0].limit) = (2, 3);
@@ -284,13 +284,9 @@ mod tests {
                 limit: Some(1),
             };
             let history = invoke(history.event(8, 9, lowered), &9);
-            history.grant_share(10, (9, 1, 9), [2, limit_in_reply])
+            history.grant_share(10, (9, 1, 9), [2, 1]).violated()
         };
-        assert_eq!(history(&[1], 1).violated(), [], "a repeated call");
-        assert_eq!(
-            history(&[], 1).violated(),
-            [Rule::Exclusion],
-            "a first attempt"
-        );
+        assert_eq!(violated(&[1]), [], "a repeated call");
+        assert_eq!(violated(&[]), [Rule::Exclusion], "a first attempt");
     }
 }
