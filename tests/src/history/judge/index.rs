@@ -11,6 +11,8 @@ pub(super) struct HistoryIndex<'a> {
     attempts: BTreeMap<u64, Attempt<'a>>,
     /// Attempts of each call, in the order in which they were sent.
     calls: BTreeMap<u64, Vec<u64>>,
+    /// Broker of each stream.
+    streams_opened: BTreeMap<u64, &'a str>,
     streams_closed: BTreeMap<u64, u64>,
     /// Times at which each client has stopped.
     clients_stopped: BTreeMap<&'a str, Vec<u64>>,
@@ -73,6 +75,7 @@ impl<'a> HistoryIndex<'a> {
             events,
             attempts: BTreeMap::new(),
             calls: BTreeMap::new(),
+            streams_opened: BTreeMap::new(),
             streams_closed: BTreeMap::new(),
             clients_stopped: BTreeMap::new(),
             faults: Vec::new(),
@@ -117,6 +120,9 @@ impl<'a> HistoryIndex<'a> {
                 let stopped = self.clients_stopped.entry(&event.client).or_default();
                 stopped.push(at_us);
             }
+            EventKind::StreamOpened { stream, broker } => {
+                self.streams_opened.insert(*stream, broker);
+            }
             EventKind::StreamClosed { stream } => {
                 self.streams_closed.entry(*stream).or_insert(at_us);
             }
@@ -154,6 +160,11 @@ impl<'a> HistoryIndex<'a> {
     pub(super) fn first_invocation(&self, call: u64) -> u64 {
         let first = self.attempts_of(call).next();
         first.map_or(0, |attempt| attempt.invoked_at_us)
+    }
+
+    /// Returns the broker at which the stream was opened.
+    pub(super) fn broker_of(&self, stream: u64) -> Option<&'a str> {
+        self.streams_opened.get(&stream).copied()
     }
 
     pub(super) fn stream_closed_at(&self, stream: u64) -> Option<u64> {

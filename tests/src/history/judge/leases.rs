@@ -253,15 +253,27 @@ impl<'a> LeaseTable<'a> {
 }
 
 impl<'a> LeaseState<'a> {
-    /// Returns true if a stream of the lease has been closed for the `disconnect_grace`, or its client
-    /// was silent, and the lease was not confirmed since. Its lock may then be free.
+    /// Returns true if the fault keeps the broker from hearing the client of the lease.
+    pub(super) fn is_silenced_by(&self, index: &HistoryIndex<'_>, fault: &Fault) -> bool {
+        match fault {
+            Fault::ClientSilent { client } => client == self.client,
+            Fault::BrokerPaused { broker } => {
+                let mut streams = self.streams.keys();
+                streams.any(|stream| index.broker_of(*stream) == Some(broker))
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns true if a stream of the lease has been closed for the `disconnect_grace`, or its broker
+    /// did not hear the client, and the lease was not confirmed since. Its lock may then be free.
     pub(super) fn may_have_lapsed(&self, index: &HistoryIndex<'_>, at_us: u64) -> bool {
         let Some(grace_ms) = self.disconnect_grace_ms else {
             return false;
         };
         let streams = self.streams.keys();
         let mut closed = streams.filter_map(|stream| index.stream_closed_at(*stream));
-        let is_silent = |fault: &Fault| matches!(fault, Fault::ClientSilent { client } if client == self.client);
+        let is_silent = |fault: &Fault| self.is_silenced_by(index, fault);
         index.overlaps((self.confirmed_at_us, at_us), is_silent)
             || closed.any(|closed_at_us| {
                 closed_at_us >= self.confirmed_at_us && closed_at_us + grace_ms * 1_000 <= at_us

@@ -16,8 +16,8 @@ pub enum LossCause {
     Revoked,
     /// The store had lost data since the lease was requested.
     DataLoss,
-    /// The stream of the lease had been closed for its `disconnect_grace`, or its client had been
-    /// silent.
+    /// The stream of the lease had been closed for its `disconnect_grace`, or its broker had not heard
+    /// the client.
     DisconnectGrace,
     /// The client had attached the lease to another stream, or repeated its call there.
     AttachedElsewhere,
@@ -40,8 +40,7 @@ pub(super) fn find_cause(
         let mut closed = streams.filter_map(|stream| index.stream_closed_at(*stream));
         closed.any(|closed_at_us| closed_at_us + grace_ms * 1_000 <= at_us)
     });
-    let is_silent =
-        |fault: &Fault| matches!(fault, Fault::ClientSilent { client } if client == state.client);
+    let is_silent = |fault: &Fault| state.is_silenced_by(index, fault);
     let was_silent = graces.count() > 0 && index.overlaps(since_invoked, is_silent);
     let has_moved =
         reason == LossReason::Moved && state.streams.len() + index.repeats(state, at_us) > 1;
@@ -177,6 +176,24 @@ mod tests {
         assert_eq!(lost(cut(Some(50)), 59), [Rule::LossCause]);
         assert_eq!(lost(cut(Some(50)), 60), []);
         assert_eq!(lost(cut(None), 60), [Rule::LossCause]);
+    }
+
+    #[test]
+    fn a_paused_broker_explains_the_loss_of_a_lease_with_a_grace() {
+        let paused = |grace_ms, broker: &str| {
+            let opened = EventKind::StreamOpened {
+                stream: 1,
+                broker: "b".to_owned(),
+            };
+            let history = held(|request| request.disconnect_grace_ms = grace_ms);
+            let broker = broker.to_owned();
+            history
+                .event(0, 1, opened)
+                .fault([3, 9], Fault::BrokerPaused { broker })
+        };
+        assert_eq!(lost(paused(Some(5), "b"), 9), []);
+        assert_eq!(lost(paused(Some(5), "other"), 9), [Rule::LossCause]);
+        assert_eq!(lost(paused(None, "b"), 9), [Rule::LossCause]);
     }
 
     #[test]
