@@ -433,7 +433,7 @@ impl LeaseStream {
         self.results.clear();
         let leases: Vec<_> = self.leases.keys().copied().collect();
         for lease_id in leases {
-            self.schedule_grace_end(lease_id);
+            self.start_grace(lease_id, Duration::ZERO);
         }
     }
 

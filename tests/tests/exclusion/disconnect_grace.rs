@@ -14,7 +14,7 @@ use leasehold_tests::{
     redlock::broker::waiting_call,
     store_fixture::lock_key,
 };
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, advance, sleep, sleep_until};
 
 const TTL_MS: u64 = 10_000;
 const GRACE_MS: u64 = 8_000;
@@ -44,10 +44,7 @@ async fn the_grace_begins_at_the_disconnect_also_after_an_earlier_silence() {
     // expires.
     for (sequence, silence_ms) in [(1, TTL_MS + 1_000), (2, 5_000)] {
         sleep(Duration::from_millis(silence_ms)).await;
-        stream.send(StreamCommand::Heartbeat { sequence });
-        let event = stream.event().await;
-        let is_renewed = matches!(event, Some(StreamEvent::Acknowledged { .. }));
-        assert!(is_renewed, "{event:?}");
+        expect_renewed(&mut stream, sequence).await;
     }
     let disconnected_at = Instant::now();
     drop(stream);
@@ -58,6 +55,37 @@ async fn the_grace_begins_at_the_disconnect_also_after_an_earlier_silence() {
         let holder_count = state.map_or(0, |state| state.holder_count);
         assert_eq!(holder_count > 0, is_held, "{:?}", at - disconnected_at);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broker_that_was_stalled_reads_the_heartbeats_of_a_graced_lease_first() {
+    let broker = unlimited_broker(DelayedStore::new());
+    let lock = lock_key("default", "graced");
+    let mut stream = LocalStream::open(&broker);
+    stream.acquire(1, graced_call(&lock, 0));
+    stream.granted(1).await;
+    // The first stall delays the detection of the silence.
+    advance(Duration::from_millis(TTL_MS + 500)).await;
+    expect_renewed(&mut stream, 1).await;
+    stream.acquire(2, graced_call(&lock_key("default", "long"), 1_000));
+    stream.granted(2).await;
+    // The second one begins during the grace, whose end it delays.
+    sleep(Duration::from_millis(TTL_MS + 100)).await;
+    let event = stream.event().await;
+    assert!(
+        matches!(event, Some(StreamEvent::Ended { .. })),
+        "{event:?}"
+    );
+    advance(Duration::from_millis(1_400)).await;
+    expect_renewed(&mut stream, 2).await;
+}
+
+/// Sends a heartbeat, and asserts that the next event is its acknowledgement.
+async fn expect_renewed(stream: &mut LocalStream, sequence: i64) {
+    stream.send(StreamCommand::Heartbeat { sequence });
+    let event = stream.event().await;
+    let is_renewed = matches!(event, Some(StreamEvent::Acknowledged { .. }));
+    assert!(is_renewed, "{event:?}");
 }
 
 #[tokio::test(start_paused = true)]

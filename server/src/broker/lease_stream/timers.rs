@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 
 use super::{
     AccessFilter, LeaseEndedReason, LeaseStream, Phase, QUEUE_GRACE, StreamEvent,
@@ -15,7 +15,8 @@ use crate::{
     time::millis,
 };
 
-/// Time that a detected silence must last before it has consequences.
+/// Time that a detected silence must last before it has consequences. For a disconnect grace, only
+/// if the timer fired later than it should by as much.
 const SILENCE_CONFIRM_DELAY: Duration = Duration::from_millis(250);
 /// Period over which clients of old streams spread their reconnects. The ages of streams are spread
 /// already.
@@ -142,13 +143,21 @@ impl LeaseStream {
         (self.events)(StreamEvent::Reconnect { delay_ms });
     }
 
-    /// Treats leases without a heartbeat during their whole validity as disconnected.
+    /// Treats leases without a heartbeat during their whole validity as disconnected. If that is
+    /// detected late, the broker was stalled, and must first read what arrived during the stall.
     fn expire_silent(&mut self) {
-        let has_expired = |lease: &StreamLease| self.last_activity_at.elapsed() >= lease.validity();
-        let expired = self.leases.iter().filter(|(_, lease)| has_expired(lease));
-        let expired: Vec<_> = expired.map(|(&lease_id, _)| lease_id).collect();
-        for lease_id in expired {
-            self.schedule_grace_end(lease_id);
+        let silence = self.last_activity_at.elapsed();
+        let silent = self.leases.iter().filter_map(|(&lease_id, lease)| {
+            let detected_after = silence.checked_sub(lease.validity())?;
+            let min_grace = match detected_after >= SILENCE_CONFIRM_DELAY {
+                true => SILENCE_CONFIRM_DELAY,
+                false => Duration::ZERO,
+            };
+            Some((lease_id, min_grace))
+        });
+        let silent: Vec<_> = silent.collect();
+        for (lease_id, min_grace) in silent {
+            self.start_grace(lease_id, min_grace);
         }
         self.recompute_silence_deadline();
     }
@@ -174,9 +183,9 @@ impl LeaseStream {
         self.shortest_graced_validity = leases.map(|lease| lease.validity()).min();
     }
 
-    /// Schedules the end of a lease with a disconnect grace, because its client is disconnected or
-    /// silent.
-    pub(super) fn schedule_grace_end(&mut self, lease_id: LeaseId) {
+    /// Starts the disconnect grace of a lease, because its client is disconnected or silent. The
+    /// grace lasts for at least `min_duration`.
+    pub(super) fn start_grace(&mut self, lease_id: LeaseId, min_duration: Duration) {
         let lease = self.leases.get_mut(&lease_id);
         let Some(lease) = lease.filter(|lease| lease.grace_state == GraceState::NotRunning) else {
             return;
@@ -185,26 +194,35 @@ impl LeaseStream {
             let since = Instant::now();
             lease.grace_state = GraceState::RunningSince(since);
             self.has_running_grace = true;
-            let draining = self.broker.draining.clone();
-            self.jobs.push(Box::pin(async move {
-                // Ends at the earlier of the two times.
-                let _ = timeout(grace, draining.cancelled()).await;
-                completion(move |stream| stream.on_grace_end(lease_id, since))
-            }));
+            self.schedule_grace_end(lease_id, since, since + grace.max(min_duration));
         }
+    }
+
+    fn schedule_grace_end(&mut self, lease_id: LeaseId, since: Instant, ends_at: Instant) {
+        let draining = self.broker.draining.clone();
+        self.jobs.push(Box::pin(async move {
+            // Ends at the earlier of the two times.
+            let _ = timeout_at(ends_at, draining.cancelled()).await;
+            completion(move |stream| stream.on_grace_end(lease_id, since, ends_at))
+        }));
     }
 
     /// Ends a lease whose disconnect grace, which began at `since`, has passed. A grace that has
     /// ended before, because the client was heard again, has no effect. A draining broker keeps the
     /// lease, because its client was asked to reconnect and may not have attached the lease
     /// elsewhere yet.
-    pub(super) fn on_grace_end(&mut self, lease_id: LeaseId, since: Instant) {
+    fn on_grace_end(&mut self, lease_id: LeaseId, since: Instant, ends_at: Instant) {
         let lease = self.leases.get_mut(&lease_id);
         let is_running =
             |lease: &&mut Box<StreamLease>| lease.grace_state == GraceState::RunningSince(since);
         if let Some(lease) = lease.filter(is_running)
             && !self.broker.is_draining()
         {
+            if ends_at.elapsed() >= SILENCE_CONFIRM_DELAY {
+                // The broker was stalled, and must first read what arrived during the stall.
+                let confirmed_at = Instant::now() + SILENCE_CONFIRM_DELAY;
+                return self.schedule_grace_end(lease_id, since, confirmed_at);
+            }
             lease.grace_state = GraceState::Passed;
             self.release_lease(lease_id, ReleaseScope::ExpireNow);
         }
