@@ -119,8 +119,9 @@ pub(super) struct LeaseStream {
     access: Option<AccessFilter>,
     /// Leases by id. A heartbeat renews them in this order.
     leases: BTreeMap<LeaseId, Box<StreamLease>>,
-    /// Shortest validity of the leases with a disconnect grace; `None` if there are no such leases.
-    shortest_graced_validity: Option<Duration>,
+    /// Shortest silence after which the disconnect grace of a lease begins; `None` if there are no
+    /// leases with a grace that has not begun.
+    shortest_silence_limit: Option<Duration>,
     /// True if the disconnect grace of a lease runs.
     has_running_grace: bool,
     /// Pending calls by call id.
@@ -177,7 +178,7 @@ impl Broker {
             expires: caller.expires,
             access: None,
             leases: BTreeMap::new(),
-            shortest_graced_validity: None,
+            shortest_silence_limit: None,
             has_running_grace: false,
             pending_calls: BTreeMap::new(),
             calls: FuturesUnordered::new(),

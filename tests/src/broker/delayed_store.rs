@@ -4,7 +4,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -34,6 +34,7 @@ pub struct DelayedStore {
     cancelled: watch::Sender<Option<Cancelled>>,
     is_losing_events: Arc<AtomicBool>,
     is_losing_release: watch::Sender<bool>,
+    renewal_delay_ms: AtomicU64,
 }
 
 impl DelayedStore {
@@ -54,6 +55,7 @@ impl DelayedStore {
             cancelled: watch::Sender::default(),
             is_losing_events: Arc::default(),
             is_losing_release: watch::Sender::default(),
+            renewal_delay_ms: AtomicU64::default(),
         })
     }
 
@@ -68,6 +70,11 @@ impl DelayedStore {
         let mut is_losing = self.is_losing_release.subscribe();
         let is_lost = is_losing.wait_for(|is_losing| !is_losing).await;
         is_lost.expect("the store lives");
+    }
+
+    /// Delays renewals from now on.
+    pub fn set_renewal_delay_ms(&self, delay_ms: u64) {
+        self.renewal_delay_ms.store(delay_ms, Ordering::Relaxed);
     }
 
     /// Waits until this number of calls is in the queue of the lock.
@@ -122,6 +129,8 @@ impl Store for DelayedStore {
         lease: &LeaseRef,
         renewal: Renewal,
     ) -> Result<LeaseReply<Grant>, StoreError> {
+        let delay_ms = self.renewal_delay_ms.load(Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(delay_ms)).await;
         self.store.renew(lease, renewal).await
     }
 

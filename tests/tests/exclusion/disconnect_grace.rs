@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_server::{
     broker::lease_stream::{StreamCommand, StreamEvent},
-    lock::{AcquireCall, LeaseOptions, LockKey, Ttl},
+    lock::{AcquireCall, LeaseOptions, LockKey, Ttl, expiry_ms},
 };
 use leasehold_tests::{
     broker::{
@@ -78,6 +78,40 @@ async fn a_broker_that_was_stalled_reads_the_heartbeats_of_a_graced_lease_first(
     );
     advance(Duration::from_millis(1_400)).await;
     expect_renewed(&mut stream, 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_live_client_is_not_silent_when_max_hold_shortens_its_validity() {
+    let store = DelayedStore::new();
+    // The validity of a late renewal ends with `max_hold`, sooner after its heartbeat.
+    store.set_renewal_delay_ms(200);
+    let broker = unlimited_broker(store);
+    let lock = lock_key("default", "graced");
+    let mut stream = LocalStream::open(&broker);
+    let mut call = graced_call(&lock, 0);
+    call.options.max_hold_ms = Some(TTL_MS + 2_000);
+    stream.acquire(1, call);
+    stream.granted(1).await;
+    let granted_at = Instant::now();
+    let at = |ms| granted_at + Duration::from_millis(ms);
+    for (sequence, sent_ms) in [(1, 6_000), (2, TTL_MS + 1_500)] {
+        sleep_until(at(sent_ms)).await;
+        stream.send(StreamCommand::Heartbeat { sequence });
+        while !matches!(stream.event().await, Some(StreamEvent::Acknowledged { .. })) {}
+    }
+    // The client relies on the first renewal until 11.8 s of a clock that may be slower by a fifth.
+    // The store keeps the lease for that time.
+    let expires_ms = 6_200 + expiry_ms(5_800);
+    for (ms, is_held) in [
+        (TTL_MS + 2_500, true),
+        (expires_ms - 1, true),
+        (expires_ms, false),
+    ] {
+        sleep_until(at(ms)).await;
+        let state = broker.get(&lock).await.expect("it answers");
+        let holder_count = state.map_or(0, |state| state.holder_count);
+        assert_eq!(holder_count > 0, is_held, "{ms} ms after the grant");
+    }
 }
 
 /// Sends a heartbeat, and asserts that the next event is its acknowledgement.

@@ -98,6 +98,10 @@ impl LeaseStream {
         let locks = lease.locks.into_iter().filter(is_attached).collect();
         let grants: Vec<_> = held_locks.iter().map(|held| held.grant).collect();
         self.insert_lease(lease_id, number, locks, &grants);
+        if let Some(attached) = self.leases.get_mut(&lease_id) {
+            attached.note_ttl(lease.ttl);
+        }
+        self.recompute_silence_limit();
         self.set_origin(lease_id, origin);
         let quotas = &self.broker.quotas;
         quotas.untrack(lease_id);

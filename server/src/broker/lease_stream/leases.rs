@@ -31,6 +31,8 @@ const ANNOUNCE_MIN_DIFFERENCE: Duration = Duration::from_millis(500);
 /// Delay of the renewal that detects a revocation without grace. A lock that is revoked in the
 /// millisecond of its grant may still be renewed within that millisecond.
 const REVOKE_CHECK_DELAY: Duration = Duration::from_millis(2);
+/// Shortest silence that counts, however short the validity of a lease is.
+const SILENCE_MIN: Duration = Duration::from_secs(1);
 /// Maximum number of queued commands of one lease.
 const COMMANDS_MAX: usize = 1_000;
 
@@ -42,6 +44,9 @@ pub(super) struct StreamLease {
     /// Quota permits, one for each lock.
     pub(super) permits: Vec<QuotaPermit>,
     pub(super) ttl: Ttl,
+    /// Longest validity by which the client may send its heartbeats. It does so until it has read of a
+    /// shorter one, which the lease has near the end of its `max_hold`.
+    longest_ttl: Ttl,
     /// Time after a disconnect at which the lease is released; `None` if the lease stays until its
     /// expiry.
     pub(super) grace: Option<Duration>,
@@ -145,6 +150,16 @@ impl StreamLease {
         Duration::from_millis(self.ttl.as_millis())
     }
 
+    /// Returns the time without a heartbeat after which the client counts as silent.
+    pub(super) fn silence_limit(&self) -> Duration {
+        Duration::from_millis(self.longest_ttl.as_millis()).max(SILENCE_MIN)
+    }
+
+    /// Records a validity by which the client may send its heartbeats.
+    pub(super) fn note_ttl(&mut self, ttl: Ttl) {
+        self.longest_ttl = self.longest_ttl.max(ttl);
+    }
+
     /// Returns the time for which the store keeps the lease after its last renewal.
     pub(super) fn expiry(&self) -> Duration {
         Duration::from_millis(expiry_ms(self.ttl.as_millis()))
@@ -172,6 +187,7 @@ impl LeaseStream {
                 existing.locks.retain(is_retained);
                 existing.locks.extend(locks);
                 existing.ttl = ttl;
+                existing.note_ttl(ttl);
                 existing.number = existing.number.max(number);
                 existing
             }
@@ -181,6 +197,7 @@ impl LeaseStream {
                 locks,
                 permits: Vec::new(),
                 ttl,
+                longest_ttl: ttl,
                 grace: None,
                 grace_state: GraceState::NotRunning,
                 ends_at: None,
@@ -192,10 +209,10 @@ impl LeaseStream {
         };
         lease.grace = lease.grace.or(grace.map(Duration::from_millis));
         if lease.grace.is_some() {
-            let validity = lease.validity();
-            self.shortest_graced_validity = Some(
-                self.shortest_graced_validity
-                    .map_or(validity, |shortest| shortest.min(validity)),
+            let limit = lease.silence_limit();
+            self.shortest_silence_limit = Some(
+                self.shortest_silence_limit
+                    .map_or(limit, |shortest| shortest.min(limit)),
             );
         }
     }

@@ -66,8 +66,8 @@ impl LeaseStream {
             Liveness::Alive | Liveness::Silent => None,
         };
         let grace_deadline = self
-            .shortest_graced_validity
-            .map(|validity| self.last_activity_at + validity);
+            .shortest_silence_limit
+            .map(|limit| self.last_activity_at + limit);
         let deadlines = wait_deadline.into_iter().chain(grace_deadline);
         deadlines
             .chain([self.reconnect_at])
@@ -88,8 +88,8 @@ impl LeaseStream {
             Liveness::Alive | Liveness::Suspect(_) | Liveness::Silent => {}
         }
         if self
-            .shortest_graced_validity
-            .is_some_and(|validity| now >= self.last_activity_at + validity)
+            .shortest_silence_limit
+            .is_some_and(|limit| now >= self.last_activity_at + limit)
         {
             self.expire_silent();
         }
@@ -148,7 +148,7 @@ impl LeaseStream {
     fn expire_silent(&mut self) {
         let silence = self.last_activity_at.elapsed();
         let silent = self.leases.iter().filter_map(|(&lease_id, lease)| {
-            let detected_after = silence.checked_sub(lease.validity())?;
+            let detected_after = silence.checked_sub(lease.silence_limit())?;
             let min_grace = match detected_after >= SILENCE_CONFIRM_DELAY {
                 true => SILENCE_CONFIRM_DELAY,
                 false => Duration::ZERO,
@@ -159,7 +159,7 @@ impl LeaseStream {
         for (lease_id, min_grace) in silent {
             self.start_grace(lease_id, min_grace);
         }
-        self.recompute_silence_deadline();
+        self.recompute_silence_limit();
     }
 
     /// Records that the client has sent something, which ends the disconnect grace of its leases.
@@ -172,15 +172,15 @@ impl LeaseStream {
                     lease.grace_state = GraceState::NotRunning;
                 }
             }
-            self.recompute_silence_deadline();
+            self.recompute_silence_limit();
         }
     }
 
-    pub(super) fn recompute_silence_deadline(&mut self) {
+    pub(super) fn recompute_silence_limit(&mut self) {
         let leases = self.leases.values();
         let leases = leases
             .filter(|lease| lease.grace.is_some() && lease.grace_state == GraceState::NotRunning);
-        self.shortest_graced_validity = leases.map(|lease| lease.validity()).min();
+        self.shortest_silence_limit = leases.map(|lease| lease.silence_limit()).min();
     }
 
     /// Starts the disconnect grace of a lease, because its client is disconnected or silent. The
