@@ -202,6 +202,46 @@ mod tests {
         assert_eq!(history.violated(), [Rule::Exclusion]);
     }
 
+    /// A client with two entries in a semaphore of three permits, which releases its larger entry
+    /// while a repeat of that entry's call is on its way. A second client then holds two permits.
+    fn entry_repeated_at(repeated_ms: u64) -> TestHistory {
+        let call = |call, permits| {
+            move |request: &mut crate::history::CallRequest| {
+                request.call = call;
+                (request.locks[0].weight, request.locks[0].limit) = (permits, 3);
+            }
+        };
+        let release = EventKind::ReleaseInvoked {
+            release: 1,
+            lease: "1".to_owned(),
+            scope: ReleaseScope::Entry {
+                lock: super::super::test_history::LOCK.to_owned(),
+                call: 1,
+            },
+        };
+        let answered = EventKind::ReleaseAnswered {
+            release: 1,
+            lease: "1".to_owned(),
+            is_ok: true,
+        };
+        let history = TestHistory::default().invoke_with(0, 1, call(1, 2));
+        let history = history.grant_share(1, (1, 10, 0), [2, 3]);
+        let history = history.invoke_with(2, 2, call(2, 1));
+        let history = history.grant_lease(3, 2, (1, 10, 2), [2, 3]);
+        let history = history.invoke_with(repeated_ms, 3, call(1, 2));
+        let history = history.event(5, 1, release).event(7, 1, answered);
+        let history = history.grant_lease(9, 3, (1, 10, repeated_ms), [2, 3]);
+        let history = history.invoke_with(10, 4, call(4, 2));
+        history.grant_share(11, (4, 20, 10), [2, 3])
+    }
+
+    #[test]
+    fn a_released_entry_is_relied_on_if_a_later_attempt_is_granted_it() {
+        assert_eq!(entry_repeated_at(4).violated(), []);
+        assert_eq!(entry_repeated_at(7).violated(), []);
+        assert_eq!(entry_repeated_at(8).violated(), [Rule::Exclusion]);
+    }
+
     #[test]
     fn a_lost_lease_is_relied_on_if_a_later_attempt_is_granted_it() {
         let lost = |attempt_sent_ms: u64| {

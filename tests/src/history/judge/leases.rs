@@ -34,9 +34,11 @@ pub(super) struct LeaseState<'a> {
     pub(super) was_freed_by_operator: bool,
     /// Last share of each lock that the client has released or lost.
     ended: BTreeMap<&'a str, EndedShare>,
+    /// Entries that the client has released, by lock and call.
+    released_entries: BTreeMap<(&'a str, u64), EndedShare>,
 }
 
-/// Share of a lock that the client has released or lost.
+/// Share of a lock, or entry of a share, that the client has released or lost.
 struct EndedShare {
     token: u64,
     /// Release that ended the share; `None` if the client has lost it.
@@ -46,6 +48,18 @@ struct EndedShare {
 }
 
 impl EndedShare {
+    fn new(token: u64, end: ShareEnd) -> Self {
+        let (release, known_at_us) = match end {
+            ShareEnd::Released { release } => (Some(release), None),
+            ShareEnd::Lost { at_us } => (None, Some(at_us)),
+        };
+        Self {
+            token,
+            release,
+            known_at_us,
+        }
+    }
+
     /// Returns true if the grant of the token to an attempt was on its way when the share ended. An
     /// attempt that was sent after the client had received the end grants the share again.
     fn covers(&self, token: u64, invoked_at_us: u64) -> bool {
@@ -153,7 +167,8 @@ impl<'a> LeaseTable<'a> {
                 is_ok: true,
             } => {
                 if let Some(state) = self.0.get_mut(lease.as_str()) {
-                    let ended = state.ended.values_mut();
+                    let entries = state.released_entries.values_mut();
+                    let ended = state.ended.values_mut().chain(entries);
                     for share in ended.filter(|share| share.release == Some(*release)) {
                         share.known_at_us.get_or_insert(event.at_us);
                     }
@@ -210,11 +225,14 @@ impl<'a> LeaseTable<'a> {
             was_revoked: false,
             was_freed_by_operator: false,
             ended: BTreeMap::new(),
+            released_entries: BTreeMap::new(),
         });
         let is_repeat = attempt.invoked_at_us > first_invoked_at_us;
         for granted in locks {
-            let ended = state.ended.get(granted.lock.as_str());
-            if ended.is_some_and(|ended| ended.covers(granted.token, attempt.invoked_at_us)) {
+            let entry = (granted.lock.as_str(), request.call);
+            let ended = state.ended.get(granted.lock.as_str()).into_iter();
+            let mut ended = ended.chain(state.released_entries.get(&entry));
+            if ended.any(|ended| ended.covers(granted.token, attempt.invoked_at_us)) {
                 continue;
             }
             let share = state.locks.entry(&granted.lock);
@@ -287,6 +305,8 @@ impl<'a> LeaseState<'a> {
             ReleaseScope::Entry { lock, call } => {
                 if let Some(share) = self.locks.get_mut(lock.as_str()) {
                     share.entries.remove(call);
+                    let released = EndedShare::new(share.token, end);
+                    self.released_entries.insert((lock, *call), released);
                     if share.entries.is_empty() {
                         self.end_lock(lock, end);
                     }
@@ -304,16 +324,7 @@ impl<'a> LeaseState<'a> {
         let Some(token) = held.max(ended) else {
             return;
         };
-        let (release, known_at_us) = match end {
-            ShareEnd::Released { release } => (Some(release), None),
-            ShareEnd::Lost { at_us } => (None, Some(at_us)),
-        };
-        let ended = EndedShare {
-            token,
-            release,
-            known_at_us,
-        };
-        self.ended.insert(lock, ended);
+        self.ended.insert(lock, EndedShare::new(token, end));
     }
 
     fn end_all(&mut self, end: ShareEnd) {
