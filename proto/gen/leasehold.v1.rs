@@ -108,9 +108,33 @@ pub struct Contention {
     /// The number of waiters.
     #[prost(int32, tag = "2")]
     pub queue_length: i32,
-    /// Shortest time until a current lease expires unless it is renewed.
+    /// Shortest time until a current lease expires unless it is renewed; not less
+    /// than the time until the end of the closure.
     #[prost(message, optional, tag = "3")]
     pub retry_after: ::core::option::Option<::prost_types::Duration>,
+    /// Set if the lock is closed.
+    #[prost(message, optional, tag = "4")]
+    pub closure: ::core::option::Option<Closure>,
+}
+/// A period in which a lock grants nothing new. Holders keep the lock, and
+/// waiters keep their places in the queue. Of several closures the one that ends
+/// last counts. AdminService.OpenLock ends it early. It is lost if the store
+/// loses its data.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Closure {
+    /// The cause.
+    #[prost(enumeration = "ClosureCause", tag = "1")]
+    pub cause: i32,
+    /// The owner of the lease that has ended; for an operator, the name as `id`
+    /// and the `reason`.
+    #[prost(message, optional, tag = "2")]
+    pub owner: ::core::option::Option<Owner>,
+    /// End of the period, by the store's clock. For people only.
+    #[prost(message, optional, tag = "3")]
+    pub until_time: ::core::option::Option<::prost_types::Timestamp>,
+    /// Time until the end of the period.
+    #[prost(message, optional, tag = "4")]
+    pub remaining: ::core::option::Option<::prost_types::Duration>,
 }
 /// A holder or waiter, as other callers may see it.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -368,6 +392,43 @@ impl ErrorReason {
         }
     }
 }
+/// Cause of a closure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum ClosureCause {
+    /// Never sent.
+    Unspecified = 0,
+    /// The lock_delay of a lease that expired or was revoked.
+    LockDelay = 1,
+    /// The at_least of a lease that has ended.
+    AtLeast = 2,
+    /// An operator closed the lock.
+    Operator = 3,
+}
+impl ClosureCause {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "CLOSURE_CAUSE_UNSPECIFIED",
+            Self::LockDelay => "CLOSURE_CAUSE_LOCK_DELAY",
+            Self::AtLeast => "CLOSURE_CAUSE_AT_LEAST",
+            Self::Operator => "CLOSURE_CAUSE_OPERATOR",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "CLOSURE_CAUSE_UNSPECIFIED" => Some(Self::Unspecified),
+            "CLOSURE_CAUSE_LOCK_DELAY" => Some(Self::LockDelay),
+            "CLOSURE_CAUSE_AT_LEAST" => Some(Self::AtLeast),
+            "CLOSURE_CAUSE_OPERATOR" => Some(Self::Operator),
+            _ => None,
+        }
+    }
+}
 /// Request of Acquire.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AcquireRequest {
@@ -422,6 +483,14 @@ pub struct AcquireRequest {
     /// expires, and holders do not overlap. At most ttl.
     #[prost(message, optional, tag = "9")]
     pub disconnect_grace: ::core::option::Option<::prost_types::Duration>,
+    /// Time after the grant until which the lock stays closed, however the lease
+    /// ends (release, expiry, revocation): for a job that runs once a period. A
+    /// job that died is not run again within the period either, unless an operator
+    /// opens the lock (AdminService.OpenLock). At least ttl, and at most
+    /// limits.at_least_max (24 h). Unset: a released lock is free at once. A
+    /// semaphore or shared lock is closed as a whole. Not with `under`.
+    #[prost(message, optional, tag = "10")]
+    pub at_least: ::core::option::Option<::prost_types::Duration>,
 }
 /// Response of Acquire.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -459,6 +528,9 @@ pub struct AcquireAllRequest {
     /// See AcquireRequest.disconnect_grace.
     #[prost(message, optional, tag = "8")]
     pub disconnect_grace: ::core::option::Option<::prost_types::Duration>,
+    /// See AcquireRequest.at_least. Applies to each of the locks.
+    #[prost(message, optional, tag = "9")]
+    pub at_least: ::core::option::Option<::prost_types::Duration>,
 }
 /// Response of AcquireAll.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -724,6 +796,9 @@ pub struct Queued {
     /// Interval of heartbeats while waiting; at most 2 s.
     #[prost(message, optional, tag = "5")]
     pub heartbeat_interval: ::core::option::Option<::prost_types::Duration>,
+    /// Set if the lock is closed.
+    #[prost(message, optional, tag = "6")]
+    pub closure: ::core::option::Option<Closure>,
 }
 /// The lock is held.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1614,6 +1689,10 @@ pub struct Lock {
     /// The number of all holders.
     #[prost(int32, tag = "7")]
     pub holder_count: i32,
+    /// Set if the lock is closed. A lock with holders is also closed if nothing new
+    /// is granted when they leave.
+    #[prost(message, optional, tag = "8")]
+    pub closure: ::core::option::Option<Closure>,
 }
 /// Nested message and enum types in `Lock`.
 pub mod lock {
@@ -1637,8 +1716,8 @@ pub mod lock {
         Held = 1,
         /// The lock is free and has waiters: about to be granted.
         Granting = 2,
-        /// Closed by lock_delay.
-        Delayed = 3,
+        /// The lock has no holder and is closed: see Lock.closure.
+        Closed = 3,
     }
     impl State {
         /// String value of the enum field names used in the ProtoBuf definition.
@@ -1650,7 +1729,7 @@ pub mod lock {
                 Self::Unspecified => "STATE_UNSPECIFIED",
                 Self::Held => "STATE_HELD",
                 Self::Granting => "STATE_GRANTING",
-                Self::Delayed => "STATE_DELAYED",
+                Self::Closed => "STATE_CLOSED",
             }
         }
         /// Creates an enum from field names used in the ProtoBuf definition.
@@ -1659,7 +1738,7 @@ pub mod lock {
                 "STATE_UNSPECIFIED" => Some(Self::Unspecified),
                 "STATE_HELD" => Some(Self::Held),
                 "STATE_GRANTING" => Some(Self::Granting),
-                "STATE_DELAYED" => Some(Self::Delayed),
+                "STATE_CLOSED" => Some(Self::Closed),
                 _ => None,
             }
         }
@@ -1739,7 +1818,9 @@ pub struct WatchLocksResponse {
     /// The type of the change.
     #[prost(enumeration = "watch_locks_response::EventType", tag = "1")]
     pub r#type: i32,
-    /// The holder or waiter and its lock; unset for GAP and BOOKMARK.
+    /// The holder or waiter and its lock; unset for GAP and BOOKMARK. For CLOSED
+    /// and OPENED: the lock, the owner of the closure, and the time that remained
+    /// until its end.
     #[prost(message, optional, tag = "2")]
     pub subject: ::core::option::Option<Holder>,
     /// Time of the change by the broker's clock.
@@ -1783,6 +1864,11 @@ pub mod watch_locks_response {
         Gap = 7,
         /// No change; contains a newer resume_token.
         Bookmark = 8,
+        /// The lock was closed, or is closed for longer than before. The end of the
+        /// period has no event of its own.
+        Closed = 9,
+        /// An operator opened the lock before the end of the period.
+        Opened = 10,
     }
     impl EventType {
         /// String value of the enum field names used in the ProtoBuf definition.
@@ -1800,6 +1886,8 @@ pub mod watch_locks_response {
                 Self::Abandoned => "EVENT_TYPE_ABANDONED",
                 Self::Gap => "EVENT_TYPE_GAP",
                 Self::Bookmark => "EVENT_TYPE_BOOKMARK",
+                Self::Closed => "EVENT_TYPE_CLOSED",
+                Self::Opened => "EVENT_TYPE_OPENED",
             }
         }
         /// Creates an enum from field names used in the ProtoBuf definition.
@@ -1814,6 +1902,8 @@ pub mod watch_locks_response {
                 "EVENT_TYPE_ABANDONED" => Some(Self::Abandoned),
                 "EVENT_TYPE_GAP" => Some(Self::Gap),
                 "EVENT_TYPE_BOOKMARK" => Some(Self::Bookmark),
+                "EVENT_TYPE_CLOSED" => Some(Self::Closed),
+                "EVENT_TYPE_OPENED" => Some(Self::Opened),
                 _ => None,
             }
         }
@@ -1911,7 +2001,8 @@ pub mod inspection_service_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Returns one lock. NOT_FOUND if the lock has neither holders nor waiters.
+        /// Returns one lock. NOT_FOUND if the lock has neither holders nor waiters, and
+        /// is not closed.
         pub async fn get_lock(
             &mut self,
             request: impl tonic::IntoRequest<super::GetLockRequest>,
@@ -1936,7 +2027,7 @@ pub mod inspection_service_client {
                 .insert(GrpcMethod::new("leasehold.v1.InspectionService", "GetLock"));
             self.inner.unary(req, path, codec).await
         }
-        /// Lists locks that are held, waited for, or closed by lock_delay.
+        /// Lists locks that are held, waited for, or closed.
         pub async fn list_locks(
             &mut self,
             request: impl tonic::IntoRequest<super::ListLocksRequest>,
@@ -2005,12 +2096,13 @@ pub mod inspection_service_server {
     /// Generated trait containing gRPC methods that should be implemented for use with InspectionServiceServer.
     #[async_trait]
     pub trait InspectionService: std::marker::Send + std::marker::Sync + 'static {
-        /// Returns one lock. NOT_FOUND if the lock has neither holders nor waiters.
+        /// Returns one lock. NOT_FOUND if the lock has neither holders nor waiters, and
+        /// is not closed.
         async fn get_lock(
             &self,
             request: tonic::Request<super::GetLockRequest>,
         ) -> std::result::Result<tonic::Response<super::GetLockResponse>, tonic::Status>;
-        /// Lists locks that are held, waited for, or closed by lock_delay.
+        /// Lists locks that are held, waited for, or closed.
         async fn list_locks(
             &self,
             request: tonic::Request<super::ListLocksRequest>,
@@ -2350,6 +2442,58 @@ pub struct SetLockLimitResponse {
     #[prost(int32, tag = "1")]
     pub previous_limit: i32,
 }
+/// Request of CloseLock.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CloseLockRequest {
+    /// Required. The lock, which need not have been used before.
+    #[prost(message, optional, tag = "1")]
+    pub lock: ::core::option::Option<LockRef>,
+    /// Required, 1-512 bytes. The reason, for the audit log and for callers.
+    #[prost(string, tag = "2")]
+    pub reason: ::prost::alloc::string::String,
+    /// Name of the operator, as callers see it, at most 256 bytes. Ignored if the
+    /// broker authenticates its callers: it knows their names.
+    #[prost(string, tag = "5")]
+    pub operator: ::prost::alloc::string::String,
+    /// Required. The end of the closure, at most 31 days from now.
+    #[prost(oneof = "close_lock_request::End", tags = "3, 4")]
+    pub end: ::core::option::Option<close_lock_request::End>,
+}
+/// Nested message and enum types in `CloseLockRequest`.
+pub mod close_lock_request {
+    /// Required. The end of the closure, at most 31 days from now.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum End {
+        /// A time that is not in the past.
+        #[prost(message, tag = "3")]
+        UntilTime(::prost_types::Timestamp),
+        /// Counted from the arrival of the request.
+        #[prost(message, tag = "4")]
+        Duration(::prost_types::Duration),
+    }
+}
+/// Response of CloseLock.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CloseLockResponse {
+    /// The closure that is in effect now. It has another cause than
+    /// CLOSURE_CAUSE_OPERATOR, or another owner, if the lock was closed for longer.
+    #[prost(message, optional, tag = "1")]
+    pub closure: ::core::option::Option<Closure>,
+}
+/// Request of OpenLock.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OpenLockRequest {
+    /// Required. The lock.
+    #[prost(message, optional, tag = "1")]
+    pub lock: ::core::option::Option<LockRef>,
+}
+/// Response of OpenLock.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct OpenLockResponse {
+    /// The closure that was ended. Unset if the lock was not closed.
+    #[prost(message, optional, tag = "1")]
+    pub closure: ::core::option::Option<Closure>,
+}
 /// Generated client implementations.
 pub mod admin_service_client {
     #![allow(
@@ -2361,7 +2505,7 @@ pub mod admin_service_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// Revokes leases and sets limits of semaphores.
+    /// Revokes leases, sets limits of semaphores, and closes and opens locks.
     #[derive(Debug, Clone)]
     pub struct AdminServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -2499,6 +2643,60 @@ pub mod admin_service_client {
                 .insert(GrpcMethod::new("leasehold.v1.AdminService", "SetLockLimit"));
             self.inner.unary(req, path, codec).await
         }
+        /// Closes a lock until a time: nothing new is granted from now on. Holders keep
+        /// the lock, and waiters keep their places in the queue. A lock that is closed
+        /// for longer already stays so; to shorten a closure, open the lock and close
+        /// it again. Safe to repeat. The closure is lost if the store loses its data.
+        pub async fn close_lock(
+            &mut self,
+            request: impl tonic::IntoRequest<super::CloseLockRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CloseLockResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = crate::codec::SmallBuffers::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/leasehold.v1.AdminService/CloseLock",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("leasehold.v1.AdminService", "CloseLock"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Ends the closure of a lock, whatever its cause, and grants the lock to the
+        /// next waiters. Opening a lock that is not closed succeeds.
+        pub async fn open_lock(
+            &mut self,
+            request: impl tonic::IntoRequest<super::OpenLockRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::OpenLockResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = crate::codec::SmallBuffers::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/leasehold.v1.AdminService/OpenLock",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("leasehold.v1.AdminService", "OpenLock"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -2535,8 +2733,28 @@ pub mod admin_service_server {
             tonic::Response<super::SetLockLimitResponse>,
             tonic::Status,
         >;
+        /// Closes a lock until a time: nothing new is granted from now on. Holders keep
+        /// the lock, and waiters keep their places in the queue. A lock that is closed
+        /// for longer already stays so; to shorten a closure, open the lock and close
+        /// it again. Safe to repeat. The closure is lost if the store loses its data.
+        async fn close_lock(
+            &self,
+            request: tonic::Request<super::CloseLockRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CloseLockResponse>,
+            tonic::Status,
+        >;
+        /// Ends the closure of a lock, whatever its cause, and grants the lock to the
+        /// next waiters. Opening a lock that is not closed succeeds.
+        async fn open_lock(
+            &self,
+            request: tonic::Request<super::OpenLockRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::OpenLockResponse>,
+            tonic::Status,
+        >;
     }
-    /// Revokes leases and sets limits of semaphores.
+    /// Revokes leases, sets limits of semaphores, and closes and opens locks.
     #[derive(Debug)]
     pub struct AdminServiceServer<T> {
         inner: Arc<T>,
@@ -2689,6 +2907,96 @@ pub mod admin_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = SetLockLimitSvc(inner);
+                        let codec = crate::codec::SmallBuffers::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/leasehold.v1.AdminService/CloseLock" => {
+                    #[allow(non_camel_case_types)]
+                    struct CloseLockSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::CloseLockRequest>
+                    for CloseLockSvc<T> {
+                        type Response = super::CloseLockResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::CloseLockRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::close_lock(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CloseLockSvc(inner);
+                        let codec = crate::codec::SmallBuffers::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/leasehold.v1.AdminService/OpenLock" => {
+                    #[allow(non_camel_case_types)]
+                    struct OpenLockSvc<T: AdminService>(pub Arc<T>);
+                    impl<
+                        T: AdminService,
+                    > tonic::server::UnaryService<super::OpenLockRequest>
+                    for OpenLockSvc<T> {
+                        type Response = super::OpenLockResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::OpenLockRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as AdminService>::open_lock(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = OpenLockSvc(inner);
                         let codec = crate::codec::SmallBuffers::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

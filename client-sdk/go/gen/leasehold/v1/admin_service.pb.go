@@ -12,6 +12,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -297,11 +298,265 @@ func (x *SetLockLimitResponse) GetPreviousLimit() int32 {
 	return 0
 }
 
+// Request of CloseLock.
+type CloseLockRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Required. The lock, which need not have been used before.
+	Lock *LockRef `protobuf:"bytes,1,opt,name=lock,proto3" json:"lock,omitempty"`
+	// Required, 1-512 bytes. The reason, for the audit log and for callers.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Required. The end of the closure, at most 31 days from now.
+	//
+	// Types that are valid to be assigned to End:
+	//
+	//	*CloseLockRequest_UntilTime
+	//	*CloseLockRequest_Duration
+	End isCloseLockRequest_End `protobuf_oneof:"end"`
+	// Name of the operator, as callers see it, at most 256 bytes. Ignored if the
+	// broker authenticates its callers: it knows their names.
+	Operator      string `protobuf:"bytes,5,opt,name=operator,proto3" json:"operator,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CloseLockRequest) Reset() {
+	*x = CloseLockRequest{}
+	mi := &file_leasehold_v1_admin_service_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CloseLockRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CloseLockRequest) ProtoMessage() {}
+
+func (x *CloseLockRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_admin_service_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CloseLockRequest.ProtoReflect.Descriptor instead.
+func (*CloseLockRequest) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_admin_service_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *CloseLockRequest) GetLock() *LockRef {
+	if x != nil {
+		return x.Lock
+	}
+	return nil
+}
+
+func (x *CloseLockRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *CloseLockRequest) GetEnd() isCloseLockRequest_End {
+	if x != nil {
+		return x.End
+	}
+	return nil
+}
+
+func (x *CloseLockRequest) GetUntilTime() *timestamppb.Timestamp {
+	if x != nil {
+		if x, ok := x.End.(*CloseLockRequest_UntilTime); ok {
+			return x.UntilTime
+		}
+	}
+	return nil
+}
+
+func (x *CloseLockRequest) GetDuration() *durationpb.Duration {
+	if x != nil {
+		if x, ok := x.End.(*CloseLockRequest_Duration); ok {
+			return x.Duration
+		}
+	}
+	return nil
+}
+
+func (x *CloseLockRequest) GetOperator() string {
+	if x != nil {
+		return x.Operator
+	}
+	return ""
+}
+
+type isCloseLockRequest_End interface {
+	isCloseLockRequest_End()
+}
+
+type CloseLockRequest_UntilTime struct {
+	// A time that is not in the past.
+	UntilTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=until_time,json=untilTime,proto3,oneof"`
+}
+
+type CloseLockRequest_Duration struct {
+	// Counted from the arrival of the request.
+	Duration *durationpb.Duration `protobuf:"bytes,4,opt,name=duration,proto3,oneof"`
+}
+
+func (*CloseLockRequest_UntilTime) isCloseLockRequest_End() {}
+
+func (*CloseLockRequest_Duration) isCloseLockRequest_End() {}
+
+// Response of CloseLock.
+type CloseLockResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The closure that is in effect now. It has another cause than
+	// CLOSURE_CAUSE_OPERATOR, or another owner, if the lock was closed for longer.
+	Closure       *Closure `protobuf:"bytes,1,opt,name=closure,proto3" json:"closure,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CloseLockResponse) Reset() {
+	*x = CloseLockResponse{}
+	mi := &file_leasehold_v1_admin_service_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CloseLockResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CloseLockResponse) ProtoMessage() {}
+
+func (x *CloseLockResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_admin_service_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CloseLockResponse.ProtoReflect.Descriptor instead.
+func (*CloseLockResponse) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_admin_service_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *CloseLockResponse) GetClosure() *Closure {
+	if x != nil {
+		return x.Closure
+	}
+	return nil
+}
+
+// Request of OpenLock.
+type OpenLockRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Required. The lock.
+	Lock          *LockRef `protobuf:"bytes,1,opt,name=lock,proto3" json:"lock,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OpenLockRequest) Reset() {
+	*x = OpenLockRequest{}
+	mi := &file_leasehold_v1_admin_service_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OpenLockRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OpenLockRequest) ProtoMessage() {}
+
+func (x *OpenLockRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_admin_service_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OpenLockRequest.ProtoReflect.Descriptor instead.
+func (*OpenLockRequest) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_admin_service_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *OpenLockRequest) GetLock() *LockRef {
+	if x != nil {
+		return x.Lock
+	}
+	return nil
+}
+
+// Response of OpenLock.
+type OpenLockResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The closure that was ended. Unset if the lock was not closed.
+	Closure       *Closure `protobuf:"bytes,1,opt,name=closure,proto3" json:"closure,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OpenLockResponse) Reset() {
+	*x = OpenLockResponse{}
+	mi := &file_leasehold_v1_admin_service_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OpenLockResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OpenLockResponse) ProtoMessage() {}
+
+func (x *OpenLockResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_admin_service_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OpenLockResponse.ProtoReflect.Descriptor instead.
+func (*OpenLockResponse) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_admin_service_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *OpenLockResponse) GetClosure() *Closure {
+	if x != nil {
+		return x.Closure
+	}
+	return nil
+}
+
 var File_leasehold_v1_admin_service_proto protoreflect.FileDescriptor
 
 const file_leasehold_v1_admin_service_proto_rawDesc = "" +
 	"\n" +
-	" leasehold/v1/admin_service.proto\x12\fleasehold.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18leasehold/v1/types.proto\"\xc6\x02\n" +
+	" leasehold/v1/admin_service.proto\x12\fleasehold.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18leasehold/v1/types.proto\"\xc6\x02\n" +
 	"\x18ForceReleaseLeaseRequest\x12\x19\n" +
 	"\blease_id\x18\x01 \x01(\tR\aleaseId\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12/\n" +
@@ -321,10 +576,26 @@ const file_leasehold_v1_admin_service_proto_rawDesc = "" +
 	"\x04lock\x18\x01 \x01(\v2\x15.leasehold.v1.LockRefR\x04lock\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x05R\x05limit\"=\n" +
 	"\x14SetLockLimitResponse\x12%\n" +
-	"\x0eprevious_limit\x18\x01 \x01(\x05R\rpreviousLimit2\xcb\x01\n" +
+	"\x0eprevious_limit\x18\x01 \x01(\x05R\rpreviousLimit\"\xee\x01\n" +
+	"\x10CloseLockRequest\x12)\n" +
+	"\x04lock\x18\x01 \x01(\v2\x15.leasehold.v1.LockRefR\x04lock\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12;\n" +
+	"\n" +
+	"until_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampH\x00R\tuntilTime\x127\n" +
+	"\bduration\x18\x04 \x01(\v2\x19.google.protobuf.DurationH\x00R\bduration\x12\x1a\n" +
+	"\boperator\x18\x05 \x01(\tR\boperatorB\x05\n" +
+	"\x03end\"D\n" +
+	"\x11CloseLockResponse\x12/\n" +
+	"\aclosure\x18\x01 \x01(\v2\x15.leasehold.v1.ClosureR\aclosure\"<\n" +
+	"\x0fOpenLockRequest\x12)\n" +
+	"\x04lock\x18\x01 \x01(\v2\x15.leasehold.v1.LockRefR\x04lock\"C\n" +
+	"\x10OpenLockResponse\x12/\n" +
+	"\aclosure\x18\x01 \x01(\v2\x15.leasehold.v1.ClosureR\aclosure2\xe4\x02\n" +
 	"\fAdminService\x12d\n" +
 	"\x11ForceReleaseLease\x12&.leasehold.v1.ForceReleaseLeaseRequest\x1a'.leasehold.v1.ForceReleaseLeaseResponse\x12U\n" +
-	"\fSetLockLimit\x12!.leasehold.v1.SetLockLimitRequest\x1a\".leasehold.v1.SetLockLimitResponseBW\n" +
+	"\fSetLockLimit\x12!.leasehold.v1.SetLockLimitRequest\x1a\".leasehold.v1.SetLockLimitResponse\x12L\n" +
+	"\tCloseLock\x12\x1e.leasehold.v1.CloseLockRequest\x1a\x1f.leasehold.v1.CloseLockResponse\x12I\n" +
+	"\bOpenLock\x12\x1d.leasehold.v1.OpenLockRequest\x1a\x1e.leasehold.v1.OpenLockResponseBW\n" +
 	"\x10dev.leasehold.v1B\x11AdminServiceProtoP\x01Z.leasehold.dev/sdk/gen/leasehold/v1;leaseholdv1b\x06proto3"
 
 var (
@@ -339,31 +610,47 @@ func file_leasehold_v1_admin_service_proto_rawDescGZIP() []byte {
 	return file_leasehold_v1_admin_service_proto_rawDescData
 }
 
-var file_leasehold_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_leasehold_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_leasehold_v1_admin_service_proto_goTypes = []any{
 	(*ForceReleaseLeaseRequest)(nil),  // 0: leasehold.v1.ForceReleaseLeaseRequest
 	(*ForceReleaseLeaseResponse)(nil), // 1: leasehold.v1.ForceReleaseLeaseResponse
 	(*SetLockLimitRequest)(nil),       // 2: leasehold.v1.SetLockLimitRequest
 	(*SetLockLimitResponse)(nil),      // 3: leasehold.v1.SetLockLimitResponse
-	(*durationpb.Duration)(nil),       // 4: google.protobuf.Duration
-	(*LockRef)(nil),                   // 5: leasehold.v1.LockRef
-	(*Holder)(nil),                    // 6: leasehold.v1.Holder
+	(*CloseLockRequest)(nil),          // 4: leasehold.v1.CloseLockRequest
+	(*CloseLockResponse)(nil),         // 5: leasehold.v1.CloseLockResponse
+	(*OpenLockRequest)(nil),           // 6: leasehold.v1.OpenLockRequest
+	(*OpenLockResponse)(nil),          // 7: leasehold.v1.OpenLockResponse
+	(*durationpb.Duration)(nil),       // 8: google.protobuf.Duration
+	(*LockRef)(nil),                   // 9: leasehold.v1.LockRef
+	(*Holder)(nil),                    // 10: leasehold.v1.Holder
+	(*timestamppb.Timestamp)(nil),     // 11: google.protobuf.Timestamp
+	(*Closure)(nil),                   // 12: leasehold.v1.Closure
 }
 var file_leasehold_v1_admin_service_proto_depIdxs = []int32{
-	4, // 0: leasehold.v1.ForceReleaseLeaseRequest.grace:type_name -> google.protobuf.Duration
-	4, // 1: leasehold.v1.ForceReleaseLeaseRequest.lock_delay:type_name -> google.protobuf.Duration
-	5, // 2: leasehold.v1.ForceReleaseLeaseRequest.lock:type_name -> leasehold.v1.LockRef
-	6, // 3: leasehold.v1.ForceReleaseLeaseResponse.holder:type_name -> leasehold.v1.Holder
-	5, // 4: leasehold.v1.SetLockLimitRequest.lock:type_name -> leasehold.v1.LockRef
-	0, // 5: leasehold.v1.AdminService.ForceReleaseLease:input_type -> leasehold.v1.ForceReleaseLeaseRequest
-	2, // 6: leasehold.v1.AdminService.SetLockLimit:input_type -> leasehold.v1.SetLockLimitRequest
-	1, // 7: leasehold.v1.AdminService.ForceReleaseLease:output_type -> leasehold.v1.ForceReleaseLeaseResponse
-	3, // 8: leasehold.v1.AdminService.SetLockLimit:output_type -> leasehold.v1.SetLockLimitResponse
-	7, // [7:9] is the sub-list for method output_type
-	5, // [5:7] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	8,  // 0: leasehold.v1.ForceReleaseLeaseRequest.grace:type_name -> google.protobuf.Duration
+	8,  // 1: leasehold.v1.ForceReleaseLeaseRequest.lock_delay:type_name -> google.protobuf.Duration
+	9,  // 2: leasehold.v1.ForceReleaseLeaseRequest.lock:type_name -> leasehold.v1.LockRef
+	10, // 3: leasehold.v1.ForceReleaseLeaseResponse.holder:type_name -> leasehold.v1.Holder
+	9,  // 4: leasehold.v1.SetLockLimitRequest.lock:type_name -> leasehold.v1.LockRef
+	9,  // 5: leasehold.v1.CloseLockRequest.lock:type_name -> leasehold.v1.LockRef
+	11, // 6: leasehold.v1.CloseLockRequest.until_time:type_name -> google.protobuf.Timestamp
+	8,  // 7: leasehold.v1.CloseLockRequest.duration:type_name -> google.protobuf.Duration
+	12, // 8: leasehold.v1.CloseLockResponse.closure:type_name -> leasehold.v1.Closure
+	9,  // 9: leasehold.v1.OpenLockRequest.lock:type_name -> leasehold.v1.LockRef
+	12, // 10: leasehold.v1.OpenLockResponse.closure:type_name -> leasehold.v1.Closure
+	0,  // 11: leasehold.v1.AdminService.ForceReleaseLease:input_type -> leasehold.v1.ForceReleaseLeaseRequest
+	2,  // 12: leasehold.v1.AdminService.SetLockLimit:input_type -> leasehold.v1.SetLockLimitRequest
+	4,  // 13: leasehold.v1.AdminService.CloseLock:input_type -> leasehold.v1.CloseLockRequest
+	6,  // 14: leasehold.v1.AdminService.OpenLock:input_type -> leasehold.v1.OpenLockRequest
+	1,  // 15: leasehold.v1.AdminService.ForceReleaseLease:output_type -> leasehold.v1.ForceReleaseLeaseResponse
+	3,  // 16: leasehold.v1.AdminService.SetLockLimit:output_type -> leasehold.v1.SetLockLimitResponse
+	5,  // 17: leasehold.v1.AdminService.CloseLock:output_type -> leasehold.v1.CloseLockResponse
+	7,  // 18: leasehold.v1.AdminService.OpenLock:output_type -> leasehold.v1.OpenLockResponse
+	15, // [15:19] is the sub-list for method output_type
+	11, // [11:15] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_leasehold_v1_admin_service_proto_init() }
@@ -372,13 +659,17 @@ func file_leasehold_v1_admin_service_proto_init() {
 		return
 	}
 	file_leasehold_v1_types_proto_init()
+	file_leasehold_v1_admin_service_proto_msgTypes[4].OneofWrappers = []any{
+		(*CloseLockRequest_UntilTime)(nil),
+		(*CloseLockRequest_Duration)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_leasehold_v1_admin_service_proto_rawDesc), len(file_leasehold_v1_admin_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -23,13 +23,15 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	AdminService_ForceReleaseLease_FullMethodName = "/leasehold.v1.AdminService/ForceReleaseLease"
 	AdminService_SetLockLimit_FullMethodName      = "/leasehold.v1.AdminService/SetLockLimit"
+	AdminService_CloseLock_FullMethodName         = "/leasehold.v1.AdminService/CloseLock"
+	AdminService_OpenLock_FullMethodName          = "/leasehold.v1.AdminService/OpenLock"
 )
 
 // AdminServiceClient is the client API for AdminService service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Revokes leases and sets limits of semaphores.
+// Revokes leases, sets limits of semaphores, and closes and opens locks.
 type AdminServiceClient interface {
 	// Revokes a lease of another caller.
 	ForceReleaseLease(ctx context.Context, in *ForceReleaseLeaseRequest, opts ...grpc.CallOption) (*ForceReleaseLeaseResponse, error)
@@ -40,6 +42,14 @@ type AdminServiceClient interface {
 	// exclusive or shared lock the call fails with
 	// FAILED_PRECONDITION/LIMIT_MISMATCH.
 	SetLockLimit(ctx context.Context, in *SetLockLimitRequest, opts ...grpc.CallOption) (*SetLockLimitResponse, error)
+	// Closes a lock until a time: nothing new is granted from now on. Holders keep
+	// the lock, and waiters keep their places in the queue. A lock that is closed
+	// for longer already stays so; to shorten a closure, open the lock and close
+	// it again. Safe to repeat. The closure is lost if the store loses its data.
+	CloseLock(ctx context.Context, in *CloseLockRequest, opts ...grpc.CallOption) (*CloseLockResponse, error)
+	// Ends the closure of a lock, whatever its cause, and grants the lock to the
+	// next waiters. Opening a lock that is not closed succeeds.
+	OpenLock(ctx context.Context, in *OpenLockRequest, opts ...grpc.CallOption) (*OpenLockResponse, error)
 }
 
 type adminServiceClient struct {
@@ -70,11 +80,31 @@ func (c *adminServiceClient) SetLockLimit(ctx context.Context, in *SetLockLimitR
 	return out, nil
 }
 
+func (c *adminServiceClient) CloseLock(ctx context.Context, in *CloseLockRequest, opts ...grpc.CallOption) (*CloseLockResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CloseLockResponse)
+	err := c.cc.Invoke(ctx, AdminService_CloseLock_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) OpenLock(ctx context.Context, in *OpenLockRequest, opts ...grpc.CallOption) (*OpenLockResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(OpenLockResponse)
+	err := c.cc.Invoke(ctx, AdminService_OpenLock_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
 //
-// Revokes leases and sets limits of semaphores.
+// Revokes leases, sets limits of semaphores, and closes and opens locks.
 type AdminServiceServer interface {
 	// Revokes a lease of another caller.
 	ForceReleaseLease(context.Context, *ForceReleaseLeaseRequest) (*ForceReleaseLeaseResponse, error)
@@ -85,6 +115,14 @@ type AdminServiceServer interface {
 	// exclusive or shared lock the call fails with
 	// FAILED_PRECONDITION/LIMIT_MISMATCH.
 	SetLockLimit(context.Context, *SetLockLimitRequest) (*SetLockLimitResponse, error)
+	// Closes a lock until a time: nothing new is granted from now on. Holders keep
+	// the lock, and waiters keep their places in the queue. A lock that is closed
+	// for longer already stays so; to shorten a closure, open the lock and close
+	// it again. Safe to repeat. The closure is lost if the store loses its data.
+	CloseLock(context.Context, *CloseLockRequest) (*CloseLockResponse, error)
+	// Ends the closure of a lock, whatever its cause, and grants the lock to the
+	// next waiters. Opening a lock that is not closed succeeds.
+	OpenLock(context.Context, *OpenLockRequest) (*OpenLockResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -100,6 +138,12 @@ func (UnimplementedAdminServiceServer) ForceReleaseLease(context.Context, *Force
 }
 func (UnimplementedAdminServiceServer) SetLockLimit(context.Context, *SetLockLimitRequest) (*SetLockLimitResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SetLockLimit not implemented")
+}
+func (UnimplementedAdminServiceServer) CloseLock(context.Context, *CloseLockRequest) (*CloseLockResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CloseLock not implemented")
+}
+func (UnimplementedAdminServiceServer) OpenLock(context.Context, *OpenLockRequest) (*OpenLockResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method OpenLock not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -158,6 +202,42 @@ func _AdminService_SetLockLimit_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_CloseLock_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CloseLockRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).CloseLock(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_CloseLock_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).CloseLock(ctx, req.(*CloseLockRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_OpenLock_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(OpenLockRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).OpenLock(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_OpenLock_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).OpenLock(ctx, req.(*OpenLockRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -172,6 +252,14 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "SetLockLimit",
 			Handler:    _AdminService_SetLockLimit_Handler,
+		},
+		{
+			MethodName: "CloseLock",
+			Handler:    _AdminService_CloseLock_Handler,
+		},
+		{
+			MethodName: "OpenLock",
+			Handler:    _AdminService_OpenLock_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -34,8 +34,8 @@ const (
 	Lock_STATE_HELD Lock_State = 1
 	// The lock is free and has waiters: about to be granted.
 	Lock_STATE_GRANTING Lock_State = 2
-	// Closed by lock_delay.
-	Lock_STATE_DELAYED Lock_State = 3
+	// The lock has no holder and is closed: see Lock.closure.
+	Lock_STATE_CLOSED Lock_State = 3
 )
 
 // Enum value maps for Lock_State.
@@ -44,13 +44,13 @@ var (
 		0: "STATE_UNSPECIFIED",
 		1: "STATE_HELD",
 		2: "STATE_GRANTING",
-		3: "STATE_DELAYED",
+		3: "STATE_CLOSED",
 	}
 	Lock_State_value = map[string]int32{
 		"STATE_UNSPECIFIED": 0,
 		"STATE_HELD":        1,
 		"STATE_GRANTING":    2,
-		"STATE_DELAYED":     3,
+		"STATE_CLOSED":      3,
 	}
 )
 
@@ -103,20 +103,27 @@ const (
 	WatchLocksResponse_EVENT_TYPE_GAP WatchLocksResponse_EventType = 7
 	// No change; contains a newer resume_token.
 	WatchLocksResponse_EVENT_TYPE_BOOKMARK WatchLocksResponse_EventType = 8
+	// The lock was closed, or is closed for longer than before. The end of the
+	// period has no event of its own.
+	WatchLocksResponse_EVENT_TYPE_CLOSED WatchLocksResponse_EventType = 9
+	// An operator opened the lock before the end of the period.
+	WatchLocksResponse_EVENT_TYPE_OPENED WatchLocksResponse_EventType = 10
 )
 
 // Enum value maps for WatchLocksResponse_EventType.
 var (
 	WatchLocksResponse_EventType_name = map[int32]string{
-		0: "EVENT_TYPE_UNSPECIFIED",
-		1: "EVENT_TYPE_ACQUIRED",
-		2: "EVENT_TYPE_RELEASED",
-		3: "EVENT_TYPE_EXPIRED",
-		4: "EVENT_TYPE_REVOKED",
-		5: "EVENT_TYPE_QUEUED",
-		6: "EVENT_TYPE_ABANDONED",
-		7: "EVENT_TYPE_GAP",
-		8: "EVENT_TYPE_BOOKMARK",
+		0:  "EVENT_TYPE_UNSPECIFIED",
+		1:  "EVENT_TYPE_ACQUIRED",
+		2:  "EVENT_TYPE_RELEASED",
+		3:  "EVENT_TYPE_EXPIRED",
+		4:  "EVENT_TYPE_REVOKED",
+		5:  "EVENT_TYPE_QUEUED",
+		6:  "EVENT_TYPE_ABANDONED",
+		7:  "EVENT_TYPE_GAP",
+		8:  "EVENT_TYPE_BOOKMARK",
+		9:  "EVENT_TYPE_CLOSED",
+		10: "EVENT_TYPE_OPENED",
 	}
 	WatchLocksResponse_EventType_value = map[string]int32{
 		"EVENT_TYPE_UNSPECIFIED": 0,
@@ -128,6 +135,8 @@ var (
 		"EVENT_TYPE_ABANDONED":   6,
 		"EVENT_TYPE_GAP":         7,
 		"EVENT_TYPE_BOOKMARK":    8,
+		"EVENT_TYPE_CLOSED":      9,
+		"EVENT_TYPE_OPENED":      10,
 	}
 )
 
@@ -174,7 +183,10 @@ type Lock struct {
 	// The newest fencing token of the lock.
 	LastFencingToken int64 `protobuf:"varint,6,opt,name=last_fencing_token,json=lastFencingToken,proto3" json:"last_fencing_token,omitempty"`
 	// The number of all holders.
-	HolderCount   int32 `protobuf:"varint,7,opt,name=holder_count,json=holderCount,proto3" json:"holder_count,omitempty"`
+	HolderCount int32 `protobuf:"varint,7,opt,name=holder_count,json=holderCount,proto3" json:"holder_count,omitempty"`
+	// Set if the lock is closed. A lock with holders is also closed if nothing new
+	// is granted when they leave.
+	Closure       *Closure `protobuf:"bytes,8,opt,name=closure,proto3" json:"closure,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -256,6 +268,13 @@ func (x *Lock) GetHolderCount() int32 {
 		return x.HolderCount
 	}
 	return 0
+}
+
+func (x *Lock) GetClosure() *Closure {
+	if x != nil {
+		return x.Closure
+	}
+	return nil
 }
 
 // Request of GetLock.
@@ -574,7 +593,9 @@ type WatchLocksResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The type of the change.
 	Type WatchLocksResponse_EventType `protobuf:"varint,1,opt,name=type,proto3,enum=leasehold.v1.WatchLocksResponse_EventType" json:"type,omitempty"`
-	// The holder or waiter and its lock; unset for GAP and BOOKMARK.
+	// The holder or waiter and its lock; unset for GAP and BOOKMARK. For CLOSED
+	// and OPENED: the lock, the owner of the closure, and the time that remained
+	// until its end.
 	Subject *Holder `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
 	// Time of the change by the broker's clock.
 	EventTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=event_time,json=eventTime,proto3" json:"event_time,omitempty"`
@@ -646,7 +667,7 @@ var File_leasehold_v1_inspection_service_proto protoreflect.FileDescriptor
 
 const file_leasehold_v1_inspection_service_proto_rawDesc = "" +
 	"\n" +
-	"%leasehold/v1/inspection_service.proto\x12\fleasehold.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18leasehold/v1/types.proto\"\x93\x03\n" +
+	"%leasehold/v1/inspection_service.proto\x12\fleasehold.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18leasehold/v1/types.proto\"\xc3\x03\n" +
 	"\x04Lock\x120\n" +
 	"\x06target\x18\x01 \x01(\v2\x18.leasehold.v1.LockTargetR\x06target\x12.\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x18.leasehold.v1.Lock.StateR\x05state\x12.\n" +
@@ -654,13 +675,14 @@ const file_leasehold_v1_inspection_service_proto_rawDesc = "" +
 	"\awaiters\x18\x04 \x03(\v2\x14.leasehold.v1.HolderR\awaiters\x12!\n" +
 	"\fqueue_length\x18\x05 \x01(\x05R\vqueueLength\x12,\n" +
 	"\x12last_fencing_token\x18\x06 \x01(\x03R\x10lastFencingToken\x12!\n" +
-	"\fholder_count\x18\a \x01(\x05R\vholderCount\"U\n" +
+	"\fholder_count\x18\a \x01(\x05R\vholderCount\x12/\n" +
+	"\aclosure\x18\b \x01(\v2\x15.leasehold.v1.ClosureR\aclosure\"T\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
 	"STATE_HELD\x10\x01\x12\x12\n" +
-	"\x0eSTATE_GRANTING\x10\x02\x12\x11\n" +
-	"\rSTATE_DELAYED\x10\x03\"B\n" +
+	"\x0eSTATE_GRANTING\x10\x02\x12\x10\n" +
+	"\fSTATE_CLOSED\x10\x03\"B\n" +
 	"\x0eGetLockRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\"9\n" +
@@ -681,13 +703,13 @@ const file_leasehold_v1_inspection_service_proto_rawDesc = "" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x1f\n" +
 	"\vname_prefix\x18\x02 \x01(\tR\n" +
 	"namePrefix\x12!\n" +
-	"\fresume_token\x18\x03 \x01(\tR\vresumeToken\"\xcc\x03\n" +
+	"\fresume_token\x18\x03 \x01(\tR\vresumeToken\"\xfa\x03\n" +
 	"\x12WatchLocksResponse\x12>\n" +
 	"\x04type\x18\x01 \x01(\x0e2*.leasehold.v1.WatchLocksResponse.EventTypeR\x04type\x12.\n" +
 	"\asubject\x18\x02 \x01(\v2\x14.leasehold.v1.HolderR\asubject\x129\n" +
 	"\n" +
 	"event_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\teventTime\x12!\n" +
-	"\fresume_token\x18\x04 \x01(\tR\vresumeToken\"\xe7\x01\n" +
+	"\fresume_token\x18\x04 \x01(\tR\vresumeToken\"\x95\x02\n" +
 	"\tEventType\x12\x1a\n" +
 	"\x16EVENT_TYPE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13EVENT_TYPE_ACQUIRED\x10\x01\x12\x17\n" +
@@ -697,7 +719,10 @@ const file_leasehold_v1_inspection_service_proto_rawDesc = "" +
 	"\x11EVENT_TYPE_QUEUED\x10\x05\x12\x18\n" +
 	"\x14EVENT_TYPE_ABANDONED\x10\x06\x12\x12\n" +
 	"\x0eEVENT_TYPE_GAP\x10\a\x12\x17\n" +
-	"\x13EVENT_TYPE_BOOKMARK\x10\b2\x86\x02\n" +
+	"\x13EVENT_TYPE_BOOKMARK\x10\b\x12\x15\n" +
+	"\x11EVENT_TYPE_CLOSED\x10\t\x12\x15\n" +
+	"\x11EVENT_TYPE_OPENED\x10\n" +
+	"2\x86\x02\n" +
 	"\x11InspectionService\x12K\n" +
 	"\aGetLock\x12\x1c.leasehold.v1.GetLockRequest\x1a\x1d.leasehold.v1.GetLockResponse\"\x03\x90\x02\x01\x12Q\n" +
 	"\tListLocks\x12\x1e.leasehold.v1.ListLocksRequest\x1a\x1f.leasehold.v1.ListLocksResponse\"\x03\x90\x02\x01\x12Q\n" +
@@ -731,29 +756,31 @@ var file_leasehold_v1_inspection_service_proto_goTypes = []any{
 	(*WatchLocksResponse)(nil),        // 8: leasehold.v1.WatchLocksResponse
 	(*LockTarget)(nil),                // 9: leasehold.v1.LockTarget
 	(*Holder)(nil),                    // 10: leasehold.v1.Holder
-	(*timestamppb.Timestamp)(nil),     // 11: google.protobuf.Timestamp
+	(*Closure)(nil),                   // 11: leasehold.v1.Closure
+	(*timestamppb.Timestamp)(nil),     // 12: google.protobuf.Timestamp
 }
 var file_leasehold_v1_inspection_service_proto_depIdxs = []int32{
 	9,  // 0: leasehold.v1.Lock.target:type_name -> leasehold.v1.LockTarget
 	0,  // 1: leasehold.v1.Lock.state:type_name -> leasehold.v1.Lock.State
 	10, // 2: leasehold.v1.Lock.holders:type_name -> leasehold.v1.Holder
 	10, // 3: leasehold.v1.Lock.waiters:type_name -> leasehold.v1.Holder
-	2,  // 4: leasehold.v1.GetLockResponse.lock:type_name -> leasehold.v1.Lock
-	2,  // 5: leasehold.v1.ListLocksResponse.locks:type_name -> leasehold.v1.Lock
-	1,  // 6: leasehold.v1.WatchLocksResponse.type:type_name -> leasehold.v1.WatchLocksResponse.EventType
-	10, // 7: leasehold.v1.WatchLocksResponse.subject:type_name -> leasehold.v1.Holder
-	11, // 8: leasehold.v1.WatchLocksResponse.event_time:type_name -> google.protobuf.Timestamp
-	3,  // 9: leasehold.v1.InspectionService.GetLock:input_type -> leasehold.v1.GetLockRequest
-	5,  // 10: leasehold.v1.InspectionService.ListLocks:input_type -> leasehold.v1.ListLocksRequest
-	7,  // 11: leasehold.v1.InspectionService.WatchLocks:input_type -> leasehold.v1.WatchLocksRequest
-	4,  // 12: leasehold.v1.InspectionService.GetLock:output_type -> leasehold.v1.GetLockResponse
-	6,  // 13: leasehold.v1.InspectionService.ListLocks:output_type -> leasehold.v1.ListLocksResponse
-	8,  // 14: leasehold.v1.InspectionService.WatchLocks:output_type -> leasehold.v1.WatchLocksResponse
-	12, // [12:15] is the sub-list for method output_type
-	9,  // [9:12] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	11, // 4: leasehold.v1.Lock.closure:type_name -> leasehold.v1.Closure
+	2,  // 5: leasehold.v1.GetLockResponse.lock:type_name -> leasehold.v1.Lock
+	2,  // 6: leasehold.v1.ListLocksResponse.locks:type_name -> leasehold.v1.Lock
+	1,  // 7: leasehold.v1.WatchLocksResponse.type:type_name -> leasehold.v1.WatchLocksResponse.EventType
+	10, // 8: leasehold.v1.WatchLocksResponse.subject:type_name -> leasehold.v1.Holder
+	12, // 9: leasehold.v1.WatchLocksResponse.event_time:type_name -> google.protobuf.Timestamp
+	3,  // 10: leasehold.v1.InspectionService.GetLock:input_type -> leasehold.v1.GetLockRequest
+	5,  // 11: leasehold.v1.InspectionService.ListLocks:input_type -> leasehold.v1.ListLocksRequest
+	7,  // 12: leasehold.v1.InspectionService.WatchLocks:input_type -> leasehold.v1.WatchLocksRequest
+	4,  // 13: leasehold.v1.InspectionService.GetLock:output_type -> leasehold.v1.GetLockResponse
+	6,  // 14: leasehold.v1.InspectionService.ListLocks:output_type -> leasehold.v1.ListLocksResponse
+	8,  // 15: leasehold.v1.InspectionService.WatchLocks:output_type -> leasehold.v1.WatchLocksResponse
+	13, // [13:16] is the sub-list for method output_type
+	10, // [10:13] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_leasehold_v1_inspection_service_proto_init() }

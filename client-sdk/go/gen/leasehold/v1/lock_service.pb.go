@@ -70,8 +70,15 @@ type AcquireRequest struct {
 	// the next one, so let the resource check fencing tokens. Unset: the lease
 	// expires, and holders do not overlap. At most ttl.
 	DisconnectGrace *durationpb.Duration `protobuf:"bytes,9,opt,name=disconnect_grace,json=disconnectGrace,proto3" json:"disconnect_grace,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Time after the grant until which the lock stays closed, however the lease
+	// ends (release, expiry, revocation): for a job that runs once a period. A
+	// job that died is not run again within the period either, unless an operator
+	// opens the lock (AdminService.OpenLock). At least ttl, and at most
+	// limits.at_least_max (24 h). Unset: a released lock is free at once. A
+	// semaphore or shared lock is closed as a whole. Not with `under`.
+	AtLeast       *durationpb.Duration `protobuf:"bytes,10,opt,name=at_least,json=atLeast,proto3" json:"at_least,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AcquireRequest) Reset() {
@@ -167,6 +174,13 @@ func (x *AcquireRequest) GetDisconnectGrace() *durationpb.Duration {
 	return nil
 }
 
+func (x *AcquireRequest) GetAtLeast() *durationpb.Duration {
+	if x != nil {
+		return x.AtLeast
+	}
+	return nil
+}
+
 // Response of Acquire.
 type AcquireResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -234,8 +248,10 @@ type AcquireAllRequest struct {
 	LockDelay *durationpb.Duration `protobuf:"bytes,7,opt,name=lock_delay,json=lockDelay,proto3" json:"lock_delay,omitempty"`
 	// See AcquireRequest.disconnect_grace.
 	DisconnectGrace *durationpb.Duration `protobuf:"bytes,8,opt,name=disconnect_grace,json=disconnectGrace,proto3" json:"disconnect_grace,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// See AcquireRequest.at_least. Applies to each of the locks.
+	AtLeast       *durationpb.Duration `protobuf:"bytes,9,opt,name=at_least,json=atLeast,proto3" json:"at_least,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AcquireAllRequest) Reset() {
@@ -320,6 +336,13 @@ func (x *AcquireAllRequest) GetLockDelay() *durationpb.Duration {
 func (x *AcquireAllRequest) GetDisconnectGrace() *durationpb.Duration {
 	if x != nil {
 		return x.DisconnectGrace
+	}
+	return nil
+}
+
+func (x *AcquireAllRequest) GetAtLeast() *durationpb.Duration {
+	if x != nil {
+		return x.AtLeast
 	}
 	return nil
 }
@@ -1570,8 +1593,10 @@ type Queued struct {
 	Holders []*Holder `protobuf:"bytes,4,rep,name=holders,proto3" json:"holders,omitempty"`
 	// Interval of heartbeats while waiting; at most 2 s.
 	HeartbeatInterval *durationpb.Duration `protobuf:"bytes,5,opt,name=heartbeat_interval,json=heartbeatInterval,proto3" json:"heartbeat_interval,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Set if the lock is closed.
+	Closure       *Closure `protobuf:"bytes,6,opt,name=closure,proto3" json:"closure,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Queued) Reset() {
@@ -1635,6 +1660,13 @@ func (x *Queued) GetHolders() []*Holder {
 func (x *Queued) GetHeartbeatInterval() *durationpb.Duration {
 	if x != nil {
 		return x.HeartbeatInterval
+	}
+	return nil
+}
+
+func (x *Queued) GetClosure() *Closure {
+	if x != nil {
+		return x.Closure
 	}
 	return nil
 }
@@ -2398,7 +2430,7 @@ var File_leasehold_v1_lock_service_proto protoreflect.FileDescriptor
 
 const file_leasehold_v1_lock_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1fleasehold/v1/lock_service.proto\x12\fleasehold.v1\x1a\x19google/protobuf/any.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x18leasehold/v1/types.proto\"\xd8\x03\n" +
+	"\x1fleasehold/v1/lock_service.proto\x12\fleasehold.v1\x1a\x19google/protobuf/any.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x18leasehold/v1/types.proto\"\x8e\x04\n" +
 	"\x0eAcquireRequest\x120\n" +
 	"\x06target\x18\x01 \x01(\v2\x18.leasehold.v1.LockTargetR\x06target\x12)\n" +
 	"\x05owner\x18\x02 \x01(\v2\x13.leasehold.v1.OwnerR\x05owner\x12+\n" +
@@ -2410,9 +2442,11 @@ const file_leasehold_v1_lock_service_proto_rawDesc = "" +
 	"\bmax_hold\x18\a \x01(\v2\x19.google.protobuf.DurationR\amaxHold\x128\n" +
 	"\n" +
 	"lock_delay\x18\b \x01(\v2\x19.google.protobuf.DurationR\tlockDelay\x12D\n" +
-	"\x10disconnect_grace\x18\t \x01(\v2\x19.google.protobuf.DurationR\x0fdisconnectGrace\"<\n" +
+	"\x10disconnect_grace\x18\t \x01(\v2\x19.google.protobuf.DurationR\x0fdisconnectGrace\x124\n" +
+	"\bat_least\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\aatLeast\"<\n" +
 	"\x0fAcquireResponse\x12)\n" +
-	"\x05lease\x18\x01 \x01(\v2\x13.leasehold.v1.LeaseR\x05lease\"\xb2\x03\n" +
+	"\x05lease\x18\x01 \x01(\v2\x13.leasehold.v1.LeaseR\x05lease\"\xe8\x03\n" +
 	"\x11AcquireAllRequest\x122\n" +
 	"\atargets\x18\x01 \x03(\v2\x18.leasehold.v1.LockTargetR\atargets\x12)\n" +
 	"\x05owner\x18\x02 \x01(\v2\x13.leasehold.v1.OwnerR\x05owner\x12+\n" +
@@ -2423,7 +2457,8 @@ const file_leasehold_v1_lock_service_proto_rawDesc = "" +
 	"\bmax_hold\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\amaxHold\x128\n" +
 	"\n" +
 	"lock_delay\x18\a \x01(\v2\x19.google.protobuf.DurationR\tlockDelay\x12D\n" +
-	"\x10disconnect_grace\x18\b \x01(\v2\x19.google.protobuf.DurationR\x0fdisconnectGrace\"?\n" +
+	"\x10disconnect_grace\x18\b \x01(\v2\x19.google.protobuf.DurationR\x0fdisconnectGrace\x124\n" +
+	"\bat_least\x18\t \x01(\v2\x19.google.protobuf.DurationR\aatLeast\"?\n" +
 	"\x12AcquireAllResponse\x12)\n" +
 	"\x05lease\x18\x01 \x01(\v2\x13.leasehold.v1.LeaseR\x05lease\"\x85\x01\n" +
 	"\x0eReleaseRequest\x12)\n" +
@@ -2495,13 +2530,14 @@ const file_leasehold_v1_lock_service_proto_rawDesc = "" +
 	"\treconnect\x18\t \x01(\v2\x17.leasehold.v1.ReconnectH\x00R\treconnect\x12(\n" +
 	"\x04done\x18\n" +
 	" \x01(\v2\x12.leasehold.v1.DoneH\x00R\x04doneB\t\n" +
-	"\amessage\"\xda\x01\n" +
+	"\amessage\"\x8b\x02\n" +
 	"\x06Queued\x12\x17\n" +
 	"\acall_id\x18\x01 \x01(\x03R\x06callId\x12\x1a\n" +
 	"\bposition\x18\x02 \x01(\x05R\bposition\x12!\n" +
 	"\fqueue_length\x18\x03 \x01(\x05R\vqueueLength\x12.\n" +
 	"\aholders\x18\x04 \x03(\v2\x14.leasehold.v1.HolderR\aholders\x12H\n" +
-	"\x12heartbeat_interval\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x11heartbeatInterval\"s\n" +
+	"\x12heartbeat_interval\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x11heartbeatInterval\x12/\n" +
+	"\aclosure\x18\x06 \x01(\v2\x15.leasehold.v1.ClosureR\aclosure\"s\n" +
 	"\aGranted\x12\x17\n" +
 	"\acall_id\x18\x01 \x01(\x03R\x06callId\x12)\n" +
 	"\x05lease\x18\x02 \x01(\v2\x13.leasehold.v1.LeaseR\x05lease\x12$\n" +
@@ -2613,9 +2649,10 @@ var file_leasehold_v1_lock_service_proto_goTypes = []any{
 	(*Lease)(nil),                     // 35: leasehold.v1.Lease
 	(*LockRef)(nil),                   // 36: leasehold.v1.LockRef
 	(*Holder)(nil),                    // 37: leasehold.v1.Holder
-	(ErrorReason)(0),                  // 38: leasehold.v1.ErrorReason
-	(*anypb.Any)(nil),                 // 39: google.protobuf.Any
-	(LeaseEndReason)(0),               // 40: leasehold.v1.LeaseEndReason
+	(*Closure)(nil),                   // 38: leasehold.v1.Closure
+	(ErrorReason)(0),                  // 39: leasehold.v1.ErrorReason
+	(*anypb.Any)(nil),                 // 40: google.protobuf.Any
+	(LeaseEndReason)(0),               // 41: leasehold.v1.LeaseEndReason
 }
 var file_leasehold_v1_lock_service_proto_depIdxs = []int32{
 	32, // 0: leasehold.v1.AcquireRequest.target:type_name -> leasehold.v1.LockTarget
@@ -2626,75 +2663,78 @@ var file_leasehold_v1_lock_service_proto_depIdxs = []int32{
 	34, // 5: leasehold.v1.AcquireRequest.max_hold:type_name -> google.protobuf.Duration
 	34, // 6: leasehold.v1.AcquireRequest.lock_delay:type_name -> google.protobuf.Duration
 	34, // 7: leasehold.v1.AcquireRequest.disconnect_grace:type_name -> google.protobuf.Duration
-	35, // 8: leasehold.v1.AcquireResponse.lease:type_name -> leasehold.v1.Lease
-	32, // 9: leasehold.v1.AcquireAllRequest.targets:type_name -> leasehold.v1.LockTarget
-	33, // 10: leasehold.v1.AcquireAllRequest.owner:type_name -> leasehold.v1.Owner
-	34, // 11: leasehold.v1.AcquireAllRequest.ttl:type_name -> google.protobuf.Duration
-	34, // 12: leasehold.v1.AcquireAllRequest.wait_timeout:type_name -> google.protobuf.Duration
-	34, // 13: leasehold.v1.AcquireAllRequest.max_hold:type_name -> google.protobuf.Duration
-	34, // 14: leasehold.v1.AcquireAllRequest.lock_delay:type_name -> google.protobuf.Duration
-	34, // 15: leasehold.v1.AcquireAllRequest.disconnect_grace:type_name -> google.protobuf.Duration
-	35, // 16: leasehold.v1.AcquireAllResponse.lease:type_name -> leasehold.v1.Lease
-	35, // 17: leasehold.v1.ReleaseRequest.lease:type_name -> leasehold.v1.Lease
-	36, // 18: leasehold.v1.ReleaseRequest.lock:type_name -> leasehold.v1.LockRef
-	35, // 19: leasehold.v1.RenewRequest.lease:type_name -> leasehold.v1.Lease
-	34, // 20: leasehold.v1.RenewRequest.ttl:type_name -> google.protobuf.Duration
-	35, // 21: leasehold.v1.RenewResponse.lease:type_name -> leasehold.v1.Lease
-	9,  // 22: leasehold.v1.HoldRequest.acquire:type_name -> leasehold.v1.HoldAcquire
-	10, // 23: leasehold.v1.HoldRequest.acquire_all:type_name -> leasehold.v1.HoldAcquireAll
-	11, // 24: leasehold.v1.HoldRequest.cancel:type_name -> leasehold.v1.CancelAcquire
-	12, // 25: leasehold.v1.HoldRequest.attach:type_name -> leasehold.v1.AttachLease
-	13, // 26: leasehold.v1.HoldRequest.heartbeat:type_name -> leasehold.v1.Heartbeat
-	14, // 27: leasehold.v1.HoldRequest.release:type_name -> leasehold.v1.HoldRelease
-	15, // 28: leasehold.v1.HoldRequest.detach:type_name -> leasehold.v1.DetachLease
-	16, // 29: leasehold.v1.HoldRequest.close:type_name -> leasehold.v1.Close
-	17, // 30: leasehold.v1.HoldRequest.refresh_credential:type_name -> leasehold.v1.RefreshCredential
-	0,  // 31: leasehold.v1.HoldAcquire.request:type_name -> leasehold.v1.AcquireRequest
-	2,  // 32: leasehold.v1.HoldAcquireAll.request:type_name -> leasehold.v1.AcquireAllRequest
-	35, // 33: leasehold.v1.AttachLease.lease:type_name -> leasehold.v1.Lease
-	36, // 34: leasehold.v1.HoldRelease.lock:type_name -> leasehold.v1.LockRef
-	19, // 35: leasehold.v1.HoldResponse.queued:type_name -> leasehold.v1.Queued
-	20, // 36: leasehold.v1.HoldResponse.granted:type_name -> leasehold.v1.Granted
-	21, // 37: leasehold.v1.HoldResponse.refused:type_name -> leasehold.v1.Refused
-	22, // 38: leasehold.v1.HoldResponse.attached:type_name -> leasehold.v1.LeaseAttached
-	23, // 39: leasehold.v1.HoldResponse.ack:type_name -> leasehold.v1.HeartbeatAck
-	26, // 40: leasehold.v1.HoldResponse.released:type_name -> leasehold.v1.Released
-	27, // 41: leasehold.v1.HoldResponse.ended:type_name -> leasehold.v1.LeaseEnded
-	28, // 42: leasehold.v1.HoldResponse.release_requested:type_name -> leasehold.v1.ReleaseRequested
-	29, // 43: leasehold.v1.HoldResponse.reconnect:type_name -> leasehold.v1.Reconnect
-	24, // 44: leasehold.v1.HoldResponse.done:type_name -> leasehold.v1.Done
-	37, // 45: leasehold.v1.Queued.holders:type_name -> leasehold.v1.Holder
-	34, // 46: leasehold.v1.Queued.heartbeat_interval:type_name -> google.protobuf.Duration
-	35, // 47: leasehold.v1.Granted.lease:type_name -> leasehold.v1.Lease
-	38, // 48: leasehold.v1.Refused.reason:type_name -> leasehold.v1.ErrorReason
-	34, // 49: leasehold.v1.Refused.retry_after:type_name -> google.protobuf.Duration
-	39, // 50: leasehold.v1.Refused.details:type_name -> google.protobuf.Any
-	34, // 51: leasehold.v1.LeaseAttached.heartbeat_interval:type_name -> google.protobuf.Duration
-	25, // 52: leasehold.v1.HeartbeatAck.leases:type_name -> leasehold.v1.LeaseExtended
-	34, // 53: leasehold.v1.HeartbeatAck.heartbeat_interval:type_name -> google.protobuf.Duration
-	34, // 54: leasehold.v1.LeaseExtended.ttl:type_name -> google.protobuf.Duration
-	40, // 55: leasehold.v1.LeaseEnded.reason:type_name -> leasehold.v1.LeaseEndReason
-	34, // 56: leasehold.v1.ReleaseRequested.grace:type_name -> google.protobuf.Duration
-	34, // 57: leasehold.v1.Reconnect.delay:type_name -> google.protobuf.Duration
-	36, // 58: leasehold.v1.CheckFencingTokenRequest.lock:type_name -> leasehold.v1.LockRef
-	34, // 59: leasehold.v1.CheckFencingTokenResponse.remaining:type_name -> google.protobuf.Duration
-	0,  // 60: leasehold.v1.LockService.Acquire:input_type -> leasehold.v1.AcquireRequest
-	2,  // 61: leasehold.v1.LockService.AcquireAll:input_type -> leasehold.v1.AcquireAllRequest
-	4,  // 62: leasehold.v1.LockService.Release:input_type -> leasehold.v1.ReleaseRequest
-	6,  // 63: leasehold.v1.LockService.Renew:input_type -> leasehold.v1.RenewRequest
-	8,  // 64: leasehold.v1.LockService.Hold:input_type -> leasehold.v1.HoldRequest
-	30, // 65: leasehold.v1.LockService.CheckFencingToken:input_type -> leasehold.v1.CheckFencingTokenRequest
-	1,  // 66: leasehold.v1.LockService.Acquire:output_type -> leasehold.v1.AcquireResponse
-	3,  // 67: leasehold.v1.LockService.AcquireAll:output_type -> leasehold.v1.AcquireAllResponse
-	5,  // 68: leasehold.v1.LockService.Release:output_type -> leasehold.v1.ReleaseResponse
-	7,  // 69: leasehold.v1.LockService.Renew:output_type -> leasehold.v1.RenewResponse
-	18, // 70: leasehold.v1.LockService.Hold:output_type -> leasehold.v1.HoldResponse
-	31, // 71: leasehold.v1.LockService.CheckFencingToken:output_type -> leasehold.v1.CheckFencingTokenResponse
-	66, // [66:72] is the sub-list for method output_type
-	60, // [60:66] is the sub-list for method input_type
-	60, // [60:60] is the sub-list for extension type_name
-	60, // [60:60] is the sub-list for extension extendee
-	0,  // [0:60] is the sub-list for field type_name
+	34, // 8: leasehold.v1.AcquireRequest.at_least:type_name -> google.protobuf.Duration
+	35, // 9: leasehold.v1.AcquireResponse.lease:type_name -> leasehold.v1.Lease
+	32, // 10: leasehold.v1.AcquireAllRequest.targets:type_name -> leasehold.v1.LockTarget
+	33, // 11: leasehold.v1.AcquireAllRequest.owner:type_name -> leasehold.v1.Owner
+	34, // 12: leasehold.v1.AcquireAllRequest.ttl:type_name -> google.protobuf.Duration
+	34, // 13: leasehold.v1.AcquireAllRequest.wait_timeout:type_name -> google.protobuf.Duration
+	34, // 14: leasehold.v1.AcquireAllRequest.max_hold:type_name -> google.protobuf.Duration
+	34, // 15: leasehold.v1.AcquireAllRequest.lock_delay:type_name -> google.protobuf.Duration
+	34, // 16: leasehold.v1.AcquireAllRequest.disconnect_grace:type_name -> google.protobuf.Duration
+	34, // 17: leasehold.v1.AcquireAllRequest.at_least:type_name -> google.protobuf.Duration
+	35, // 18: leasehold.v1.AcquireAllResponse.lease:type_name -> leasehold.v1.Lease
+	35, // 19: leasehold.v1.ReleaseRequest.lease:type_name -> leasehold.v1.Lease
+	36, // 20: leasehold.v1.ReleaseRequest.lock:type_name -> leasehold.v1.LockRef
+	35, // 21: leasehold.v1.RenewRequest.lease:type_name -> leasehold.v1.Lease
+	34, // 22: leasehold.v1.RenewRequest.ttl:type_name -> google.protobuf.Duration
+	35, // 23: leasehold.v1.RenewResponse.lease:type_name -> leasehold.v1.Lease
+	9,  // 24: leasehold.v1.HoldRequest.acquire:type_name -> leasehold.v1.HoldAcquire
+	10, // 25: leasehold.v1.HoldRequest.acquire_all:type_name -> leasehold.v1.HoldAcquireAll
+	11, // 26: leasehold.v1.HoldRequest.cancel:type_name -> leasehold.v1.CancelAcquire
+	12, // 27: leasehold.v1.HoldRequest.attach:type_name -> leasehold.v1.AttachLease
+	13, // 28: leasehold.v1.HoldRequest.heartbeat:type_name -> leasehold.v1.Heartbeat
+	14, // 29: leasehold.v1.HoldRequest.release:type_name -> leasehold.v1.HoldRelease
+	15, // 30: leasehold.v1.HoldRequest.detach:type_name -> leasehold.v1.DetachLease
+	16, // 31: leasehold.v1.HoldRequest.close:type_name -> leasehold.v1.Close
+	17, // 32: leasehold.v1.HoldRequest.refresh_credential:type_name -> leasehold.v1.RefreshCredential
+	0,  // 33: leasehold.v1.HoldAcquire.request:type_name -> leasehold.v1.AcquireRequest
+	2,  // 34: leasehold.v1.HoldAcquireAll.request:type_name -> leasehold.v1.AcquireAllRequest
+	35, // 35: leasehold.v1.AttachLease.lease:type_name -> leasehold.v1.Lease
+	36, // 36: leasehold.v1.HoldRelease.lock:type_name -> leasehold.v1.LockRef
+	19, // 37: leasehold.v1.HoldResponse.queued:type_name -> leasehold.v1.Queued
+	20, // 38: leasehold.v1.HoldResponse.granted:type_name -> leasehold.v1.Granted
+	21, // 39: leasehold.v1.HoldResponse.refused:type_name -> leasehold.v1.Refused
+	22, // 40: leasehold.v1.HoldResponse.attached:type_name -> leasehold.v1.LeaseAttached
+	23, // 41: leasehold.v1.HoldResponse.ack:type_name -> leasehold.v1.HeartbeatAck
+	26, // 42: leasehold.v1.HoldResponse.released:type_name -> leasehold.v1.Released
+	27, // 43: leasehold.v1.HoldResponse.ended:type_name -> leasehold.v1.LeaseEnded
+	28, // 44: leasehold.v1.HoldResponse.release_requested:type_name -> leasehold.v1.ReleaseRequested
+	29, // 45: leasehold.v1.HoldResponse.reconnect:type_name -> leasehold.v1.Reconnect
+	24, // 46: leasehold.v1.HoldResponse.done:type_name -> leasehold.v1.Done
+	37, // 47: leasehold.v1.Queued.holders:type_name -> leasehold.v1.Holder
+	34, // 48: leasehold.v1.Queued.heartbeat_interval:type_name -> google.protobuf.Duration
+	38, // 49: leasehold.v1.Queued.closure:type_name -> leasehold.v1.Closure
+	35, // 50: leasehold.v1.Granted.lease:type_name -> leasehold.v1.Lease
+	39, // 51: leasehold.v1.Refused.reason:type_name -> leasehold.v1.ErrorReason
+	34, // 52: leasehold.v1.Refused.retry_after:type_name -> google.protobuf.Duration
+	40, // 53: leasehold.v1.Refused.details:type_name -> google.protobuf.Any
+	34, // 54: leasehold.v1.LeaseAttached.heartbeat_interval:type_name -> google.protobuf.Duration
+	25, // 55: leasehold.v1.HeartbeatAck.leases:type_name -> leasehold.v1.LeaseExtended
+	34, // 56: leasehold.v1.HeartbeatAck.heartbeat_interval:type_name -> google.protobuf.Duration
+	34, // 57: leasehold.v1.LeaseExtended.ttl:type_name -> google.protobuf.Duration
+	41, // 58: leasehold.v1.LeaseEnded.reason:type_name -> leasehold.v1.LeaseEndReason
+	34, // 59: leasehold.v1.ReleaseRequested.grace:type_name -> google.protobuf.Duration
+	34, // 60: leasehold.v1.Reconnect.delay:type_name -> google.protobuf.Duration
+	36, // 61: leasehold.v1.CheckFencingTokenRequest.lock:type_name -> leasehold.v1.LockRef
+	34, // 62: leasehold.v1.CheckFencingTokenResponse.remaining:type_name -> google.protobuf.Duration
+	0,  // 63: leasehold.v1.LockService.Acquire:input_type -> leasehold.v1.AcquireRequest
+	2,  // 64: leasehold.v1.LockService.AcquireAll:input_type -> leasehold.v1.AcquireAllRequest
+	4,  // 65: leasehold.v1.LockService.Release:input_type -> leasehold.v1.ReleaseRequest
+	6,  // 66: leasehold.v1.LockService.Renew:input_type -> leasehold.v1.RenewRequest
+	8,  // 67: leasehold.v1.LockService.Hold:input_type -> leasehold.v1.HoldRequest
+	30, // 68: leasehold.v1.LockService.CheckFencingToken:input_type -> leasehold.v1.CheckFencingTokenRequest
+	1,  // 69: leasehold.v1.LockService.Acquire:output_type -> leasehold.v1.AcquireResponse
+	3,  // 70: leasehold.v1.LockService.AcquireAll:output_type -> leasehold.v1.AcquireAllResponse
+	5,  // 71: leasehold.v1.LockService.Release:output_type -> leasehold.v1.ReleaseResponse
+	7,  // 72: leasehold.v1.LockService.Renew:output_type -> leasehold.v1.RenewResponse
+	18, // 73: leasehold.v1.LockService.Hold:output_type -> leasehold.v1.HoldResponse
+	31, // 74: leasehold.v1.LockService.CheckFencingToken:output_type -> leasehold.v1.CheckFencingTokenResponse
+	69, // [69:75] is the sub-list for method output_type
+	63, // [63:69] is the sub-list for method input_type
+	63, // [63:63] is the sub-list for extension type_name
+	63, // [63:63] is the sub-list for extension extendee
+	0,  // [0:63] is the sub-list for field type_name
 }
 
 func init() { file_leasehold_v1_lock_service_proto_init() }

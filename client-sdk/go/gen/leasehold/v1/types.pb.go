@@ -318,6 +318,63 @@ func (ErrorReason) EnumDescriptor() ([]byte, []int) {
 	return file_leasehold_v1_types_proto_rawDescGZIP(), []int{2}
 }
 
+// Cause of a closure.
+type ClosureCause int32
+
+const (
+	// Never sent.
+	ClosureCause_CLOSURE_CAUSE_UNSPECIFIED ClosureCause = 0
+	// The lock_delay of a lease that expired or was revoked.
+	ClosureCause_CLOSURE_CAUSE_LOCK_DELAY ClosureCause = 1
+	// The at_least of a lease that has ended.
+	ClosureCause_CLOSURE_CAUSE_AT_LEAST ClosureCause = 2
+	// An operator closed the lock.
+	ClosureCause_CLOSURE_CAUSE_OPERATOR ClosureCause = 3
+)
+
+// Enum value maps for ClosureCause.
+var (
+	ClosureCause_name = map[int32]string{
+		0: "CLOSURE_CAUSE_UNSPECIFIED",
+		1: "CLOSURE_CAUSE_LOCK_DELAY",
+		2: "CLOSURE_CAUSE_AT_LEAST",
+		3: "CLOSURE_CAUSE_OPERATOR",
+	}
+	ClosureCause_value = map[string]int32{
+		"CLOSURE_CAUSE_UNSPECIFIED": 0,
+		"CLOSURE_CAUSE_LOCK_DELAY":  1,
+		"CLOSURE_CAUSE_AT_LEAST":    2,
+		"CLOSURE_CAUSE_OPERATOR":    3,
+	}
+)
+
+func (x ClosureCause) Enum() *ClosureCause {
+	p := new(ClosureCause)
+	*p = x
+	return p
+}
+
+func (x ClosureCause) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ClosureCause) Descriptor() protoreflect.EnumDescriptor {
+	return file_leasehold_v1_types_proto_enumTypes[3].Descriptor()
+}
+
+func (ClosureCause) Type() protoreflect.EnumType {
+	return &file_leasehold_v1_types_proto_enumTypes[3]
+}
+
+func (x ClosureCause) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ClosureCause.Descriptor instead.
+func (ClosureCause) EnumDescriptor() ([]byte, []int) {
+	return file_leasehold_v1_types_proto_rawDescGZIP(), []int{3}
+}
+
 // The name of a lock.
 type LockRef struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -707,8 +764,11 @@ type Contention struct {
 	Holders []*Holder `protobuf:"bytes,1,rep,name=holders,proto3" json:"holders,omitempty"`
 	// The number of waiters.
 	QueueLength int32 `protobuf:"varint,2,opt,name=queue_length,json=queueLength,proto3" json:"queue_length,omitempty"`
-	// Shortest time until a current lease expires unless it is renewed.
-	RetryAfter    *durationpb.Duration `protobuf:"bytes,3,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
+	// Shortest time until a current lease expires unless it is renewed; not less
+	// than the time until the end of the closure.
+	RetryAfter *durationpb.Duration `protobuf:"bytes,3,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
+	// Set if the lock is closed.
+	Closure       *Closure `protobuf:"bytes,4,opt,name=closure,proto3" json:"closure,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -764,6 +824,90 @@ func (x *Contention) GetRetryAfter() *durationpb.Duration {
 	return nil
 }
 
+func (x *Contention) GetClosure() *Closure {
+	if x != nil {
+		return x.Closure
+	}
+	return nil
+}
+
+// A period in which a lock grants nothing new. Holders keep the lock, and
+// waiters keep their places in the queue. Of several closures the one that ends
+// last counts. AdminService.OpenLock ends it early. It is lost if the store
+// loses its data.
+type Closure struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The cause.
+	Cause ClosureCause `protobuf:"varint,1,opt,name=cause,proto3,enum=leasehold.v1.ClosureCause" json:"cause,omitempty"`
+	// The owner of the lease that has ended; for an operator, the name as `id`
+	// and the `reason`.
+	Owner *Owner `protobuf:"bytes,2,opt,name=owner,proto3" json:"owner,omitempty"`
+	// End of the period, by the store's clock. For people only.
+	UntilTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=until_time,json=untilTime,proto3" json:"until_time,omitempty"`
+	// Time until the end of the period.
+	Remaining     *durationpb.Duration `protobuf:"bytes,4,opt,name=remaining,proto3" json:"remaining,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Closure) Reset() {
+	*x = Closure{}
+	mi := &file_leasehold_v1_types_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Closure) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Closure) ProtoMessage() {}
+
+func (x *Closure) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_types_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Closure.ProtoReflect.Descriptor instead.
+func (*Closure) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_types_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Closure) GetCause() ClosureCause {
+	if x != nil {
+		return x.Cause
+	}
+	return ClosureCause_CLOSURE_CAUSE_UNSPECIFIED
+}
+
+func (x *Closure) GetOwner() *Owner {
+	if x != nil {
+		return x.Owner
+	}
+	return nil
+}
+
+func (x *Closure) GetUntilTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.UntilTime
+	}
+	return nil
+}
+
+func (x *Closure) GetRemaining() *durationpb.Duration {
+	if x != nil {
+		return x.Remaining
+	}
+	return nil
+}
+
 // A holder or waiter, as other callers may see it.
 type Holder struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -786,7 +930,7 @@ type Holder struct {
 
 func (x *Holder) Reset() {
 	*x = Holder{}
-	mi := &file_leasehold_v1_types_proto_msgTypes[6]
+	mi := &file_leasehold_v1_types_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -798,7 +942,7 @@ func (x *Holder) String() string {
 func (*Holder) ProtoMessage() {}
 
 func (x *Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_types_proto_msgTypes[6]
+	mi := &file_leasehold_v1_types_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -811,7 +955,7 @@ func (x *Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holder.ProtoReflect.Descriptor instead.
 func (*Holder) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_types_proto_rawDescGZIP(), []int{6}
+	return file_leasehold_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Holder) GetLeaseId() string {
@@ -892,13 +1036,20 @@ const file_leasehold_v1_types_proto_rawDesc = "" +
 	"\x03ttl\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03ttl\x12H\n" +
 	"\x12heartbeat_interval\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x11heartbeatInterval\x12;\n" +
 	"\vexpire_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"expireTime\"\x9b\x01\n" +
+	"expireTime\"\xcc\x01\n" +
 	"\n" +
 	"Contention\x12.\n" +
 	"\aholders\x18\x01 \x03(\v2\x14.leasehold.v1.HolderR\aholders\x12!\n" +
 	"\fqueue_length\x18\x02 \x01(\x05R\vqueueLength\x12:\n" +
 	"\vretry_after\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\n" +
-	"retryAfter\"\x99\x02\n" +
+	"retryAfter\x12/\n" +
+	"\aclosure\x18\x04 \x01(\v2\x15.leasehold.v1.ClosureR\aclosure\"\xda\x01\n" +
+	"\aClosure\x120\n" +
+	"\x05cause\x18\x01 \x01(\x0e2\x1a.leasehold.v1.ClosureCauseR\x05cause\x12)\n" +
+	"\x05owner\x18\x02 \x01(\v2\x13.leasehold.v1.OwnerR\x05owner\x129\n" +
+	"\n" +
+	"until_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\tuntilTime\x127\n" +
+	"\tremaining\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\tremaining\"\x99\x02\n" +
 	"\x06Holder\x12\x19\n" +
 	"\blease_id\x18\x01 \x01(\tR\aleaseId\x12)\n" +
 	"\x05owner\x18\x02 \x01(\v2\x13.leasehold.v1.OwnerR\x05owner\x120\n" +
@@ -951,7 +1102,12 @@ const file_leasehold_v1_types_proto_rawDesc = "" +
 	"\x19ERROR_REASON_STALE_ATTACH\x10\x19\x12\x1b\n" +
 	"\x17ERROR_REASON_STORE_FULL\x10\x1a\x12\"\n" +
 	"\x1eERROR_REASON_TOO_MANY_ATTEMPTS\x10\x1b\x12\x1d\n" +
-	"\x19ERROR_REASON_STILL_QUEUED\x10\x1cBP\n" +
+	"\x19ERROR_REASON_STILL_QUEUED\x10\x1c*\x83\x01\n" +
+	"\fClosureCause\x12\x1d\n" +
+	"\x19CLOSURE_CAUSE_UNSPECIFIED\x10\x00\x12\x1c\n" +
+	"\x18CLOSURE_CAUSE_LOCK_DELAY\x10\x01\x12\x1a\n" +
+	"\x16CLOSURE_CAUSE_AT_LEAST\x10\x02\x12\x1a\n" +
+	"\x16CLOSURE_CAUSE_OPERATOR\x10\x03BP\n" +
 	"\x10dev.leasehold.v1B\n" +
 	"TypesProtoP\x01Z.leasehold.dev/sdk/gen/leasehold/v1;leaseholdv1b\x06proto3"
 
@@ -967,43 +1123,50 @@ func file_leasehold_v1_types_proto_rawDescGZIP() []byte {
 	return file_leasehold_v1_types_proto_rawDescData
 }
 
-var file_leasehold_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_leasehold_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_leasehold_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_leasehold_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_leasehold_v1_types_proto_goTypes = []any{
 	(LockMode)(0),                 // 0: leasehold.v1.LockMode
 	(LeaseEndReason)(0),           // 1: leasehold.v1.LeaseEndReason
 	(ErrorReason)(0),              // 2: leasehold.v1.ErrorReason
-	(*LockRef)(nil),               // 3: leasehold.v1.LockRef
-	(*LockTarget)(nil),            // 4: leasehold.v1.LockTarget
-	(*Owner)(nil),                 // 5: leasehold.v1.Owner
-	(*Grant)(nil),                 // 6: leasehold.v1.Grant
-	(*Lease)(nil),                 // 7: leasehold.v1.Lease
-	(*Contention)(nil),            // 8: leasehold.v1.Contention
-	(*Holder)(nil),                // 9: leasehold.v1.Holder
-	nil,                           // 10: leasehold.v1.Owner.LabelsEntry
-	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 12: google.protobuf.Duration
+	(ClosureCause)(0),             // 3: leasehold.v1.ClosureCause
+	(*LockRef)(nil),               // 4: leasehold.v1.LockRef
+	(*LockTarget)(nil),            // 5: leasehold.v1.LockTarget
+	(*Owner)(nil),                 // 6: leasehold.v1.Owner
+	(*Grant)(nil),                 // 7: leasehold.v1.Grant
+	(*Lease)(nil),                 // 8: leasehold.v1.Lease
+	(*Contention)(nil),            // 9: leasehold.v1.Contention
+	(*Closure)(nil),               // 10: leasehold.v1.Closure
+	(*Holder)(nil),                // 11: leasehold.v1.Holder
+	nil,                           // 12: leasehold.v1.Owner.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
 }
 var file_leasehold_v1_types_proto_depIdxs = []int32{
 	0,  // 0: leasehold.v1.LockTarget.mode:type_name -> leasehold.v1.LockMode
-	10, // 1: leasehold.v1.Owner.labels:type_name -> leasehold.v1.Owner.LabelsEntry
-	4,  // 2: leasehold.v1.Grant.target:type_name -> leasehold.v1.LockTarget
-	11, // 3: leasehold.v1.Grant.acquire_time:type_name -> google.protobuf.Timestamp
-	6,  // 4: leasehold.v1.Lease.grants:type_name -> leasehold.v1.Grant
-	12, // 5: leasehold.v1.Lease.ttl:type_name -> google.protobuf.Duration
-	12, // 6: leasehold.v1.Lease.heartbeat_interval:type_name -> google.protobuf.Duration
-	11, // 7: leasehold.v1.Lease.expire_time:type_name -> google.protobuf.Timestamp
-	9,  // 8: leasehold.v1.Contention.holders:type_name -> leasehold.v1.Holder
-	12, // 9: leasehold.v1.Contention.retry_after:type_name -> google.protobuf.Duration
-	5,  // 10: leasehold.v1.Holder.owner:type_name -> leasehold.v1.Owner
-	4,  // 11: leasehold.v1.Holder.target:type_name -> leasehold.v1.LockTarget
-	11, // 12: leasehold.v1.Holder.since_time:type_name -> google.protobuf.Timestamp
-	12, // 13: leasehold.v1.Holder.remaining:type_name -> google.protobuf.Duration
-	14, // [14:14] is the sub-list for method output_type
-	14, // [14:14] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	12, // 1: leasehold.v1.Owner.labels:type_name -> leasehold.v1.Owner.LabelsEntry
+	5,  // 2: leasehold.v1.Grant.target:type_name -> leasehold.v1.LockTarget
+	13, // 3: leasehold.v1.Grant.acquire_time:type_name -> google.protobuf.Timestamp
+	7,  // 4: leasehold.v1.Lease.grants:type_name -> leasehold.v1.Grant
+	14, // 5: leasehold.v1.Lease.ttl:type_name -> google.protobuf.Duration
+	14, // 6: leasehold.v1.Lease.heartbeat_interval:type_name -> google.protobuf.Duration
+	13, // 7: leasehold.v1.Lease.expire_time:type_name -> google.protobuf.Timestamp
+	11, // 8: leasehold.v1.Contention.holders:type_name -> leasehold.v1.Holder
+	14, // 9: leasehold.v1.Contention.retry_after:type_name -> google.protobuf.Duration
+	10, // 10: leasehold.v1.Contention.closure:type_name -> leasehold.v1.Closure
+	3,  // 11: leasehold.v1.Closure.cause:type_name -> leasehold.v1.ClosureCause
+	6,  // 12: leasehold.v1.Closure.owner:type_name -> leasehold.v1.Owner
+	13, // 13: leasehold.v1.Closure.until_time:type_name -> google.protobuf.Timestamp
+	14, // 14: leasehold.v1.Closure.remaining:type_name -> google.protobuf.Duration
+	6,  // 15: leasehold.v1.Holder.owner:type_name -> leasehold.v1.Owner
+	5,  // 16: leasehold.v1.Holder.target:type_name -> leasehold.v1.LockTarget
+	13, // 17: leasehold.v1.Holder.since_time:type_name -> google.protobuf.Timestamp
+	14, // 18: leasehold.v1.Holder.remaining:type_name -> google.protobuf.Duration
+	19, // [19:19] is the sub-list for method output_type
+	19, // [19:19] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_leasehold_v1_types_proto_init() }
@@ -1016,8 +1179,8 @@ func file_leasehold_v1_types_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_leasehold_v1_types_proto_rawDesc), len(file_leasehold_v1_types_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   8,
+			NumEnums:      4,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

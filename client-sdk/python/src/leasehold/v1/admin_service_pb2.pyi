@@ -1,4 +1,5 @@
 from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from leasehold.v1 import types_pb2 as _types_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -47,3 +48,35 @@ class SetLockLimitResponse(_message.Message):
     PREVIOUS_LIMIT_FIELD_NUMBER: _ClassVar[int]
     previous_limit: int
     def __init__(self, previous_limit: _Optional[int] = ...) -> None: ...
+
+class CloseLockRequest(_message.Message):
+    __slots__ = ("lock", "reason", "until_time", "duration", "operator")
+    LOCK_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_TIME_FIELD_NUMBER: _ClassVar[int]
+    DURATION_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
+    lock: _types_pb2.LockRef
+    reason: str
+    until_time: _timestamp_pb2.Timestamp
+    duration: _duration_pb2.Duration
+    operator: str
+    def __init__(self, lock: _Optional[_Union[_types_pb2.LockRef, _Mapping]] = ..., reason: _Optional[str] = ..., until_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., operator: _Optional[str] = ...) -> None: ...
+
+class CloseLockResponse(_message.Message):
+    __slots__ = ("closure",)
+    CLOSURE_FIELD_NUMBER: _ClassVar[int]
+    closure: _types_pb2.Closure
+    def __init__(self, closure: _Optional[_Union[_types_pb2.Closure, _Mapping]] = ...) -> None: ...
+
+class OpenLockRequest(_message.Message):
+    __slots__ = ("lock",)
+    LOCK_FIELD_NUMBER: _ClassVar[int]
+    lock: _types_pb2.LockRef
+    def __init__(self, lock: _Optional[_Union[_types_pb2.LockRef, _Mapping]] = ...) -> None: ...
+
+class OpenLockResponse(_message.Message):
+    __slots__ = ("closure",)
+    CLOSURE_FIELD_NUMBER: _ClassVar[int]
+    closure: _types_pb2.Closure
+    def __init__(self, closure: _Optional[_Union[_types_pb2.Closure, _Mapping]] = ...) -> None: ...

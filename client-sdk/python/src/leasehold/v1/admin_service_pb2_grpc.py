@@ -6,7 +6,7 @@ from leasehold.v1 import admin_service_pb2 as leasehold_dot_v1_dot_admin__servic
 
 
 class AdminServiceStub(object):
-    """Revokes leases and sets limits of semaphores.
+    """Revokes leases, sets limits of semaphores, and closes and opens locks.
     """
 
     def __init__(self, channel):
@@ -25,10 +25,20 @@ class AdminServiceStub(object):
                 request_serializer=leasehold_dot_v1_dot_admin__service__pb2.SetLockLimitRequest.SerializeToString,
                 response_deserializer=leasehold_dot_v1_dot_admin__service__pb2.SetLockLimitResponse.FromString,
                 )
+        self.CloseLock = channel.unary_unary(
+                '/leasehold.v1.AdminService/CloseLock',
+                request_serializer=leasehold_dot_v1_dot_admin__service__pb2.CloseLockRequest.SerializeToString,
+                response_deserializer=leasehold_dot_v1_dot_admin__service__pb2.CloseLockResponse.FromString,
+                )
+        self.OpenLock = channel.unary_unary(
+                '/leasehold.v1.AdminService/OpenLock',
+                request_serializer=leasehold_dot_v1_dot_admin__service__pb2.OpenLockRequest.SerializeToString,
+                response_deserializer=leasehold_dot_v1_dot_admin__service__pb2.OpenLockResponse.FromString,
+                )
 
 
 class AdminServiceServicer(object):
-    """Revokes leases and sets limits of semaphores.
+    """Revokes leases, sets limits of semaphores, and closes and opens locks.
     """
 
     def ForceReleaseLease(self, request, context):
@@ -50,6 +60,24 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CloseLock(self, request, context):
+        """Closes a lock until a time: nothing new is granted from now on. Holders keep
+        the lock, and waiters keep their places in the queue. A lock that is closed
+        for longer already stays so; to shorten a closure, open the lock and close
+        it again. Safe to repeat. The closure is lost if the store loses its data.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def OpenLock(self, request, context):
+        """Ends the closure of a lock, whatever its cause, and grants the lock to the
+        next waiters. Opening a lock that is not closed succeeds.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -63,6 +91,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     request_deserializer=leasehold_dot_v1_dot_admin__service__pb2.SetLockLimitRequest.FromString,
                     response_serializer=leasehold_dot_v1_dot_admin__service__pb2.SetLockLimitResponse.SerializeToString,
             ),
+            'CloseLock': grpc.unary_unary_rpc_method_handler(
+                    servicer.CloseLock,
+                    request_deserializer=leasehold_dot_v1_dot_admin__service__pb2.CloseLockRequest.FromString,
+                    response_serializer=leasehold_dot_v1_dot_admin__service__pb2.CloseLockResponse.SerializeToString,
+            ),
+            'OpenLock': grpc.unary_unary_rpc_method_handler(
+                    servicer.OpenLock,
+                    request_deserializer=leasehold_dot_v1_dot_admin__service__pb2.OpenLockRequest.FromString,
+                    response_serializer=leasehold_dot_v1_dot_admin__service__pb2.OpenLockResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'leasehold.v1.AdminService', rpc_method_handlers)
@@ -71,7 +109,7 @@ def add_AdminServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AdminService(object):
-    """Revokes leases and sets limits of semaphores.
+    """Revokes leases, sets limits of semaphores, and closes and opens locks.
     """
 
     @staticmethod
@@ -105,5 +143,39 @@ class AdminService(object):
         return grpc.experimental.unary_unary(request, target, '/leasehold.v1.AdminService/SetLockLimit',
             leasehold_dot_v1_dot_admin__service__pb2.SetLockLimitRequest.SerializeToString,
             leasehold_dot_v1_dot_admin__service__pb2.SetLockLimitResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def CloseLock(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/leasehold.v1.AdminService/CloseLock',
+            leasehold_dot_v1_dot_admin__service__pb2.CloseLockRequest.SerializeToString,
+            leasehold_dot_v1_dot_admin__service__pb2.CloseLockResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def OpenLock(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/leasehold.v1.AdminService/OpenLock',
+            leasehold_dot_v1_dot_admin__service__pb2.OpenLockRequest.SerializeToString,
+            leasehold_dot_v1_dot_admin__service__pb2.OpenLockResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

@@ -9,17 +9,17 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Lock(_message.Message):
-    __slots__ = ("target", "state", "holders", "waiters", "queue_length", "last_fencing_token", "holder_count")
+    __slots__ = ("target", "state", "holders", "waiters", "queue_length", "last_fencing_token", "holder_count", "closure")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[Lock.State]
         STATE_HELD: _ClassVar[Lock.State]
         STATE_GRANTING: _ClassVar[Lock.State]
-        STATE_DELAYED: _ClassVar[Lock.State]
+        STATE_CLOSED: _ClassVar[Lock.State]
     STATE_UNSPECIFIED: Lock.State
     STATE_HELD: Lock.State
     STATE_GRANTING: Lock.State
-    STATE_DELAYED: Lock.State
+    STATE_CLOSED: Lock.State
     TARGET_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     HOLDERS_FIELD_NUMBER: _ClassVar[int]
@@ -27,6 +27,7 @@ class Lock(_message.Message):
     QUEUE_LENGTH_FIELD_NUMBER: _ClassVar[int]
     LAST_FENCING_TOKEN_FIELD_NUMBER: _ClassVar[int]
     HOLDER_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CLOSURE_FIELD_NUMBER: _ClassVar[int]
     target: _types_pb2.LockTarget
     state: Lock.State
     holders: _containers.RepeatedCompositeFieldContainer[_types_pb2.Holder]
@@ -34,7 +35,8 @@ class Lock(_message.Message):
     queue_length: int
     last_fencing_token: int
     holder_count: int
-    def __init__(self, target: _Optional[_Union[_types_pb2.LockTarget, _Mapping]] = ..., state: _Optional[_Union[Lock.State, str]] = ..., holders: _Optional[_Iterable[_Union[_types_pb2.Holder, _Mapping]]] = ..., waiters: _Optional[_Iterable[_Union[_types_pb2.Holder, _Mapping]]] = ..., queue_length: _Optional[int] = ..., last_fencing_token: _Optional[int] = ..., holder_count: _Optional[int] = ...) -> None: ...
+    closure: _types_pb2.Closure
+    def __init__(self, target: _Optional[_Union[_types_pb2.LockTarget, _Mapping]] = ..., state: _Optional[_Union[Lock.State, str]] = ..., holders: _Optional[_Iterable[_Union[_types_pb2.Holder, _Mapping]]] = ..., waiters: _Optional[_Iterable[_Union[_types_pb2.Holder, _Mapping]]] = ..., queue_length: _Optional[int] = ..., last_fencing_token: _Optional[int] = ..., holder_count: _Optional[int] = ..., closure: _Optional[_Union[_types_pb2.Closure, _Mapping]] = ...) -> None: ...
 
 class GetLockRequest(_message.Message):
     __slots__ = ("namespace", "name")
@@ -95,6 +97,8 @@ class WatchLocksResponse(_message.Message):
         EVENT_TYPE_ABANDONED: _ClassVar[WatchLocksResponse.EventType]
         EVENT_TYPE_GAP: _ClassVar[WatchLocksResponse.EventType]
         EVENT_TYPE_BOOKMARK: _ClassVar[WatchLocksResponse.EventType]
+        EVENT_TYPE_CLOSED: _ClassVar[WatchLocksResponse.EventType]
+        EVENT_TYPE_OPENED: _ClassVar[WatchLocksResponse.EventType]
     EVENT_TYPE_UNSPECIFIED: WatchLocksResponse.EventType
     EVENT_TYPE_ACQUIRED: WatchLocksResponse.EventType
     EVENT_TYPE_RELEASED: WatchLocksResponse.EventType
@@ -104,6 +108,8 @@ class WatchLocksResponse(_message.Message):
     EVENT_TYPE_ABANDONED: WatchLocksResponse.EventType
     EVENT_TYPE_GAP: WatchLocksResponse.EventType
     EVENT_TYPE_BOOKMARK: WatchLocksResponse.EventType
+    EVENT_TYPE_CLOSED: WatchLocksResponse.EventType
+    EVENT_TYPE_OPENED: WatchLocksResponse.EventType
     TYPE_FIELD_NUMBER: _ClassVar[int]
     SUBJECT_FIELD_NUMBER: _ClassVar[int]
     EVENT_TIME_FIELD_NUMBER: _ClassVar[int]

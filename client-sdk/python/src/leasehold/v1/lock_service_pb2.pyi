@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class AcquireRequest(_message.Message):
-    __slots__ = ("target", "owner", "ttl", "wait_timeout", "request_id", "under", "max_hold", "lock_delay", "disconnect_grace")
+    __slots__ = ("target", "owner", "ttl", "wait_timeout", "request_id", "under", "max_hold", "lock_delay", "disconnect_grace", "at_least")
     TARGET_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     TTL_FIELD_NUMBER: _ClassVar[int]
@@ -19,6 +19,7 @@ class AcquireRequest(_message.Message):
     MAX_HOLD_FIELD_NUMBER: _ClassVar[int]
     LOCK_DELAY_FIELD_NUMBER: _ClassVar[int]
     DISCONNECT_GRACE_FIELD_NUMBER: _ClassVar[int]
+    AT_LEAST_FIELD_NUMBER: _ClassVar[int]
     target: _types_pb2.LockTarget
     owner: _types_pb2.Owner
     ttl: _duration_pb2.Duration
@@ -28,7 +29,8 @@ class AcquireRequest(_message.Message):
     max_hold: _duration_pb2.Duration
     lock_delay: _duration_pb2.Duration
     disconnect_grace: _duration_pb2.Duration
-    def __init__(self, target: _Optional[_Union[_types_pb2.LockTarget, _Mapping]] = ..., owner: _Optional[_Union[_types_pb2.Owner, _Mapping]] = ..., ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., wait_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., request_id: _Optional[str] = ..., under: _Optional[_Union[_types_pb2.Lease, _Mapping]] = ..., max_hold: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., lock_delay: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., disconnect_grace: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    at_least: _duration_pb2.Duration
+    def __init__(self, target: _Optional[_Union[_types_pb2.LockTarget, _Mapping]] = ..., owner: _Optional[_Union[_types_pb2.Owner, _Mapping]] = ..., ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., wait_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., request_id: _Optional[str] = ..., under: _Optional[_Union[_types_pb2.Lease, _Mapping]] = ..., max_hold: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., lock_delay: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., disconnect_grace: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., at_least: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class AcquireResponse(_message.Message):
     __slots__ = ("lease",)
@@ -37,7 +39,7 @@ class AcquireResponse(_message.Message):
     def __init__(self, lease: _Optional[_Union[_types_pb2.Lease, _Mapping]] = ...) -> None: ...
 
 class AcquireAllRequest(_message.Message):
-    __slots__ = ("targets", "owner", "ttl", "wait_timeout", "request_id", "max_hold", "lock_delay", "disconnect_grace")
+    __slots__ = ("targets", "owner", "ttl", "wait_timeout", "request_id", "max_hold", "lock_delay", "disconnect_grace", "at_least")
     TARGETS_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     TTL_FIELD_NUMBER: _ClassVar[int]
@@ -46,6 +48,7 @@ class AcquireAllRequest(_message.Message):
     MAX_HOLD_FIELD_NUMBER: _ClassVar[int]
     LOCK_DELAY_FIELD_NUMBER: _ClassVar[int]
     DISCONNECT_GRACE_FIELD_NUMBER: _ClassVar[int]
+    AT_LEAST_FIELD_NUMBER: _ClassVar[int]
     targets: _containers.RepeatedCompositeFieldContainer[_types_pb2.LockTarget]
     owner: _types_pb2.Owner
     ttl: _duration_pb2.Duration
@@ -54,7 +57,8 @@ class AcquireAllRequest(_message.Message):
     max_hold: _duration_pb2.Duration
     lock_delay: _duration_pb2.Duration
     disconnect_grace: _duration_pb2.Duration
-    def __init__(self, targets: _Optional[_Iterable[_Union[_types_pb2.LockTarget, _Mapping]]] = ..., owner: _Optional[_Union[_types_pb2.Owner, _Mapping]] = ..., ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., wait_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., request_id: _Optional[str] = ..., max_hold: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., lock_delay: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., disconnect_grace: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    at_least: _duration_pb2.Duration
+    def __init__(self, targets: _Optional[_Iterable[_Union[_types_pb2.LockTarget, _Mapping]]] = ..., owner: _Optional[_Union[_types_pb2.Owner, _Mapping]] = ..., ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., wait_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., request_id: _Optional[str] = ..., max_hold: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., lock_delay: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., disconnect_grace: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., at_least: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class AcquireAllResponse(_message.Message):
     __slots__ = ("lease",)
@@ -219,18 +223,20 @@ class HoldResponse(_message.Message):
     def __init__(self, queued: _Optional[_Union[Queued, _Mapping]] = ..., granted: _Optional[_Union[Granted, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., attached: _Optional[_Union[LeaseAttached, _Mapping]] = ..., ack: _Optional[_Union[HeartbeatAck, _Mapping]] = ..., released: _Optional[_Union[Released, _Mapping]] = ..., ended: _Optional[_Union[LeaseEnded, _Mapping]] = ..., release_requested: _Optional[_Union[ReleaseRequested, _Mapping]] = ..., reconnect: _Optional[_Union[Reconnect, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ...) -> None: ...
 
 class Queued(_message.Message):
-    __slots__ = ("call_id", "position", "queue_length", "holders", "heartbeat_interval")
+    __slots__ = ("call_id", "position", "queue_length", "holders", "heartbeat_interval", "closure")
     CALL_ID_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     QUEUE_LENGTH_FIELD_NUMBER: _ClassVar[int]
     HOLDERS_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_INTERVAL_FIELD_NUMBER: _ClassVar[int]
+    CLOSURE_FIELD_NUMBER: _ClassVar[int]
     call_id: int
     position: int
     queue_length: int
     holders: _containers.RepeatedCompositeFieldContainer[_types_pb2.Holder]
     heartbeat_interval: _duration_pb2.Duration
-    def __init__(self, call_id: _Optional[int] = ..., position: _Optional[int] = ..., queue_length: _Optional[int] = ..., holders: _Optional[_Iterable[_Union[_types_pb2.Holder, _Mapping]]] = ..., heartbeat_interval: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    closure: _types_pb2.Closure
+    def __init__(self, call_id: _Optional[int] = ..., position: _Optional[int] = ..., queue_length: _Optional[int] = ..., holders: _Optional[_Iterable[_Union[_types_pb2.Holder, _Mapping]]] = ..., heartbeat_interval: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., closure: _Optional[_Union[_types_pb2.Closure, _Mapping]] = ...) -> None: ...
 
 class Granted(_message.Message):
     __slots__ = ("call_id", "lease", "as_of_sequence")

@@ -57,6 +57,13 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_STORE_FULL: _ClassVar[ErrorReason]
     ERROR_REASON_TOO_MANY_ATTEMPTS: _ClassVar[ErrorReason]
     ERROR_REASON_STILL_QUEUED: _ClassVar[ErrorReason]
+
+class ClosureCause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CLOSURE_CAUSE_UNSPECIFIED: _ClassVar[ClosureCause]
+    CLOSURE_CAUSE_LOCK_DELAY: _ClassVar[ClosureCause]
+    CLOSURE_CAUSE_AT_LEAST: _ClassVar[ClosureCause]
+    CLOSURE_CAUSE_OPERATOR: _ClassVar[ClosureCause]
 LOCK_MODE_UNSPECIFIED: LockMode
 LOCK_MODE_EXCLUSIVE: LockMode
 LOCK_MODE_SHARED: LockMode
@@ -98,6 +105,10 @@ ERROR_REASON_STALE_ATTACH: ErrorReason
 ERROR_REASON_STORE_FULL: ErrorReason
 ERROR_REASON_TOO_MANY_ATTEMPTS: ErrorReason
 ERROR_REASON_STILL_QUEUED: ErrorReason
+CLOSURE_CAUSE_UNSPECIFIED: ClosureCause
+CLOSURE_CAUSE_LOCK_DELAY: ClosureCause
+CLOSURE_CAUSE_AT_LEAST: ClosureCause
+CLOSURE_CAUSE_OPERATOR: ClosureCause
 
 class LockRef(_message.Message):
     __slots__ = ("namespace", "name")
@@ -167,14 +178,28 @@ class Lease(_message.Message):
     def __init__(self, lease_id: _Optional[str] = ..., lease_token: _Optional[str] = ..., grants: _Optional[_Iterable[_Union[Grant, _Mapping]]] = ..., ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., heartbeat_interval: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Contention(_message.Message):
-    __slots__ = ("holders", "queue_length", "retry_after")
+    __slots__ = ("holders", "queue_length", "retry_after", "closure")
     HOLDERS_FIELD_NUMBER: _ClassVar[int]
     QUEUE_LENGTH_FIELD_NUMBER: _ClassVar[int]
     RETRY_AFTER_FIELD_NUMBER: _ClassVar[int]
+    CLOSURE_FIELD_NUMBER: _ClassVar[int]
     holders: _containers.RepeatedCompositeFieldContainer[Holder]
     queue_length: int
     retry_after: _duration_pb2.Duration
-    def __init__(self, holders: _Optional[_Iterable[_Union[Holder, _Mapping]]] = ..., queue_length: _Optional[int] = ..., retry_after: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    closure: Closure
+    def __init__(self, holders: _Optional[_Iterable[_Union[Holder, _Mapping]]] = ..., queue_length: _Optional[int] = ..., retry_after: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., closure: _Optional[_Union[Closure, _Mapping]] = ...) -> None: ...
+
+class Closure(_message.Message):
+    __slots__ = ("cause", "owner", "until_time", "remaining")
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_TIME_FIELD_NUMBER: _ClassVar[int]
+    REMAINING_FIELD_NUMBER: _ClassVar[int]
+    cause: ClosureCause
+    owner: Owner
+    until_time: _timestamp_pb2.Timestamp
+    remaining: _duration_pb2.Duration
+    def __init__(self, cause: _Optional[_Union[ClosureCause, str]] = ..., owner: _Optional[_Union[Owner, _Mapping]] = ..., until_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., remaining: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class Holder(_message.Message):
     __slots__ = ("lease_id", "owner", "target", "fencing_token", "since_time", "remaining")
