@@ -2,6 +2,7 @@
 //! where they entered the process.
 
 mod call;
+mod closure;
 mod error;
 mod fencing_token;
 mod filter;
@@ -15,6 +16,7 @@ mod trace;
 pub use call::{
     AcquireCall, AcquireCommand, LeaseBinding, ReleaseScope, RevokeCommand, RevokeMode, Target,
 };
+pub use closure::{ActiveClosure, CloseCommand, Closure, ClosureCause};
 pub use error::{Bound, LockError, LockFailure, QuotaExceeded};
 pub use fencing_token::FencingToken;
 pub use filter::Filter;
@@ -123,6 +125,9 @@ pub struct LeaseOptions {
     pub max_hold_ms: Option<u64>,
     /// Time for which the lock grants nothing after the lease has expired.
     pub lock_delay_ms: u64,
+    /// Time for which the lock stays closed after the grant, however the lease ends; 0 if it may be
+    /// granted again at once.
+    pub at_least_ms: u64,
     /// Time after which the lease ends when its stream breaks. If `None`, the lease stays valid
     /// until its expiry.
     pub disconnect_grace_ms: Option<u64>,
@@ -145,6 +150,7 @@ pub struct Limits {
     /// Maximum wait in a queue.
     pub wait_max_ms: u64,
     pub lock_delay_max_ms: u64,
+    pub at_least_max_ms: u64,
     /// Maximum `max_hold`, and the `max_hold` of a call that requests none.
     pub max_hold_max_ms: Option<u64>,
 }
@@ -157,6 +163,7 @@ impl Default for Limits {
             ttl_default_ms: 10_000,
             wait_max_ms: 3_600_000,
             lock_delay_max_ms: 10_000,
+            at_least_max_ms: 86_400_000,
             max_hold_max_ms: None,
         }
     }
@@ -234,8 +241,8 @@ pub struct Contention {
     pub holders: Vec<Holder>,
     /// Number of waiters.
     pub queue_length: u32,
-    /// Remaining time of the lock delay.
-    pub lock_delay_remaining_ms: u64,
+    /// Closure of the lock, if the lock is closed.
+    pub closure: Option<Box<ActiveClosure>>,
 }
 
 /// The state of a lock, as returned by an inspection.
@@ -249,13 +256,30 @@ pub struct LockState {
     pub waiters: Vec<WaiterInfo>,
     /// Number of all waiters.
     pub queue_length: u32,
-    /// Remaining time of the lock delay.
-    pub lock_delay_remaining_ms: u64,
+    /// Closure of the lock, if the lock is closed.
+    pub closure: Option<Box<ActiveClosure>>,
     /// Newest fencing token of the lock; 0 before the first grant.
     pub last_fencing_token: u64,
 }
 
+impl Contention {
+    /// Returns true if only a closure prevents a grant.
+    pub fn is_closed(&self) -> bool {
+        self.holders.is_empty() && self.closure.is_some()
+    }
+
+    /// Returns the time until the lock is no longer closed; 0 if it is not closed.
+    pub fn closed_ms(&self) -> u64 {
+        remaining_ms(self.closure.as_deref())
+    }
+}
+
 impl LockState {
+    /// Returns the time until the lock is no longer closed; 0 if it is not closed.
+    pub fn closed_ms(&self) -> u64 {
+        remaining_ms(self.closure.as_deref())
+    }
+
     /// Returns the mode of the first holder, or of the first waiter if there is no holder.
     pub fn mode(&self) -> Mode {
         let mut modes = self.holders.iter().map(|holder| holder.mode);
@@ -263,8 +287,12 @@ impl LockState {
         modes.next().or(waiter).unwrap_or(Mode::Exclusive)
     }
 
-    /// Returns true if the lock has no holder, no waiter and no lock delay in effect.
+    /// Returns true if the lock has no holder and no waiter, and is not closed.
     pub fn is_idle(&self) -> bool {
-        self.holder_count == 0 && self.queue_length == 0 && self.lock_delay_remaining_ms == 0
+        self.holder_count == 0 && self.queue_length == 0 && self.closure.is_none()
     }
+}
+
+fn remaining_ms(closure: Option<&ActiveClosure>) -> u64 {
+    closure.map_or(0, |closure| closure.remaining_ms)
 }

@@ -29,9 +29,9 @@ pub use self::{
     watch::{Change, ChangeKind, WATCHED_MS},
 };
 use crate::lock::{
-    AcquireCommand, Attachment, AttemptId, BrokerId, DeploymentKey, ExpectedAttachment,
-    FencingToken, Filter, Grant, LeaseId, LeaseRef, LockKey, LockState, ReleaseScope, RequestHash,
-    RevokeCommand, Ttl,
+    AcquireCommand, ActiveClosure, Attachment, AttemptId, BrokerId, CloseCommand, DeploymentKey,
+    ExpectedAttachment, FencingToken, Filter, Grant, LeaseId, LeaseRef, LockKey, LockState,
+    ReleaseScope, RequestHash, RevokeCommand, Ttl,
 };
 
 /// One broker's connection to the store.
@@ -94,6 +94,15 @@ pub trait Store: Send + Sync + 'static {
     /// than the limit is rejected when it repeats its request or reaches the head of the queue.
     async fn set_limit(&self, lock: &LockKey, limit: Option<u32>) -> Result<LimitSet, StoreError>;
 
+    /// Closes the lock until a time. Leases that hold it keep it, and nothing new is granted. Never
+    /// shortens a closure. Returns the closure that is in effect then; `None` if the time has
+    /// passed.
+    async fn close(&self, close: &CloseCommand) -> Result<Option<ActiveClosure>, StoreError>;
+
+    /// Ends the closure of the lock, whatever its cause, and returns it. `None` if the lock was not
+    /// closed.
+    async fn open(&self, lock: &LockKey) -> Result<Option<ActiveClosure>, StoreError>;
+
     /// Revokes the hold of another caller's lease on a lock. The stream to which the lease is
     /// attached receives [`Event::Revoked`].
     async fn revoke(&self, revoke: &RevokeCommand) -> Result<LeaseReply<Revoked>, StoreError>;
@@ -102,7 +111,7 @@ pub trait Store: Send + Sync + 'static {
     /// the lock.
     async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, StoreError>;
 
-    /// Performs one short step of listing the locks that have a holder, a waiter or a lock delay.
+    /// Performs one short step of listing the locks that have a holder, a waiter or a closure.
     /// Returns at most `page_max` locks (1 or more), from the beginning or from the end of an
     /// earlier step. All steps together return each lock that existed throughout the listing at
     /// least once.

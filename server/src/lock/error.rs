@@ -7,11 +7,11 @@ use super::{ATTEMPTS_MAX, Contention, ENTRIES_MAX, EXCLUSIVE_WEIGHT, LOCKS_MAX, 
 /// Error of a failed call. `grpc::status` is the only mapping to gRPC statuses.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum LockError {
-    /// Another caller holds the lock, and the call does not wait.
-    #[error("the lock is held by another lease")]
+    /// Another caller holds the lock, or it is closed, and the call does not wait.
+    #[error("the lock is {}", contention_text(_0))]
     Held(Contention),
     /// The wait timed out. The request has left the queue for certain.
-    #[error("the lock was not granted within wait_timeout")]
+    #[error("the lock was not granted within wait_timeout{}", closed_suffix(_0))]
     WaitTimeout(Contention),
     /// The wait of this attempt timed out, but another attempt of the call is queued or has
     /// acquired the lock.
@@ -195,6 +195,19 @@ fn bound_reached(resource: &str, bound: Bound) -> String {
         }
         Bound::Total(max) => format!("this broker has {max} {resource}, the maximum"),
     }
+}
+
+fn contention_text(contention: &Contention) -> String {
+    let closure = contention.closure.as_ref();
+    closure.map_or_else(
+        || "held by another lease".to_owned(),
+        |closure| closure.to_string(),
+    )
+}
+
+fn closed_suffix(contention: &Contention) -> String {
+    let closure = contention.closure.as_ref();
+    closure.map_or_else(String::new, |closure| format!("; it is {closure}"))
 }
 
 fn limit_mismatch(limit: Option<u32>) -> String {

@@ -1,5 +1,6 @@
 //! In-memory store for `dev` and single-process deployments. Its records are lost with the process.
 
+mod closure;
 pub mod context;
 mod ended_leases;
 mod entry;
@@ -40,9 +41,9 @@ use super::{
     Outcome, Rejected, Released, Renewal, Revoked, Store, StoreError, Touched, WATCHED_MS,
 };
 use crate::lock::{
-    AcquireCommand, Attachment, AttemptId, BrokerId, DeploymentKey, ExpectedAttachment,
-    FencingToken, Filter, Grant, LeaseRef, LockKey, LockState, ReleaseScope, RequestHash,
-    RevokeCommand,
+    AcquireCommand, ActiveClosure, Attachment, AttemptId, BrokerId, CloseCommand, DeploymentKey,
+    ExpectedAttachment, FencingToken, Filter, Grant, LeaseRef, LockKey, LockState, ReleaseScope,
+    RequestHash, RevokeCommand,
 };
 use crate::time::{millis, unix_time};
 
@@ -312,6 +313,14 @@ impl Store for MemoryStore {
             }
         }
         Ok(set)
+    }
+
+    async fn close(&self, close: &CloseCommand) -> Result<Option<ActiveClosure>, StoreError> {
+        self.run(&close.lock, |record, context| record.close(context, close))
+    }
+
+    async fn open(&self, lock: &LockKey) -> Result<Option<ActiveClosure>, StoreError> {
+        self.run(lock, |record, context| record.open(context))
     }
 
     async fn revoke(&self, revoke: &RevokeCommand) -> Result<LeaseReply<Revoked>, StoreError> {

@@ -15,10 +15,10 @@ use super::{
     Renewal, Revoked, Scan, Store, StoreError, Touched,
 };
 use crate::lock::{
-    AcquireCommand, ArgumentsHash, Attachment, AttemptId, BrokerId, DeploymentKey,
-    ExpectedAttachment, FencingToken, Filter, Grant, LeaseBinding, LeaseId, LeaseOptions, LeaseRef,
-    LeaseToken, LockKey, LockState, Mode, Owner, ReleaseScope, RequestHash, RequestId,
-    RevokeCommand, Ttl,
+    AcquireCommand, ActiveClosure, ArgumentsHash, Attachment, AttemptId, BrokerId, CloseCommand,
+    DeploymentKey, ExpectedAttachment, FencingToken, Filter, Grant, LeaseBinding, LeaseId,
+    LeaseOptions, LeaseRef, LeaseToken, LockKey, LockState, Mode, Owner, ReleaseScope, RequestHash,
+    RequestId, RevokeCommand, Ttl,
 };
 
 /// Number of steps of a listing: more than any bound in the code allows, but finite, so that code
@@ -125,7 +125,7 @@ fn idle_state() -> LockState {
         holder_count: 0,
         waiters: Vec::new(),
         queue_length: 0,
-        lock_delay_remaining_ms: 0,
+        closure: None,
         last_fencing_token: 1,
     }
 }
@@ -202,6 +202,14 @@ impl Store for StubStore {
     }
 
     async fn set_limit(&self, _: &LockKey, _: Option<u32>) -> Result<LimitSet, StoreError> {
+        self.never_reply().await
+    }
+
+    async fn close(&self, _: &CloseCommand) -> Result<Option<ActiveClosure>, StoreError> {
+        self.never_reply().await
+    }
+
+    async fn open(&self, _: &LockKey) -> Result<Option<ActiveClosure>, StoreError> {
         self.never_reply().await
     }
 

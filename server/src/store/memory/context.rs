@@ -95,6 +95,14 @@ impl Context {
         }
     }
 
+    /// Rejects a command if the broker has not verified the era, so that its effect may be lost.
+    pub(super) fn check_known_era(&self) -> Result<(), Rejected> {
+        match self.grants {
+            Grants::Never => Err(Rejected::NoEra),
+            Grants::NotBefore(_) => Ok(()),
+        }
+    }
+
     pub(super) fn check_era(&self) -> Result<(), Rejected> {
         match self.grants {
             Grants::Never => Err(Rejected::NoEra),

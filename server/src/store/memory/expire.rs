@@ -1,7 +1,7 @@
 //! Expiry of holders: ends expired leases and reports them, and lapses hand-offs that were not
 //! claimed.
 
-use super::{context::Context, holders::HolderSlot, record::Record};
+use super::{closure::HoldEnd, context::Context, holders::HolderSlot, record::Record};
 use crate::{
     lock::{EXPIRED_MS, LeaseId},
     store::{ChangeKind, LeaseEndCause, LeaseEndEvent},
@@ -52,7 +52,7 @@ impl Record {
         };
         self.record_holder(kind, held, context.now());
         self.end_events.push(end_event(held));
-        self.apply_lock_delay(held);
+        self.close_after(held, HoldEnd::Expired, context.now());
         self.record_expired(held, context);
     }
 

@@ -22,12 +22,6 @@ pub(super) struct GrantRound {
 }
 
 impl Record {
-    /// Starts the lock delay of a holder that has ended.
-    pub(super) fn apply_lock_delay(&mut self, held: &HolderSlot) {
-        let closes_until_ms = held.lock_delay_until_ms().unwrap_or(0);
-        self.lock_delay_until_ms = self.lock_delay_until_ms.max(closes_until_ms);
-    }
-
     pub(super) fn remove_holder(&mut self, lease_id: LeaseId) -> Option<HolderSlot> {
         let held = self.holders.remove(lease_id)?;
         if let Some(sequence) = held.queue_sequence {
@@ -37,7 +31,7 @@ impl Record {
     }
 
     pub(super) fn fits(&self, context: &Context, weight: u32) -> bool {
-        self.lock_delay_until_ms <= context.now()
+        self.closed_until_ms() <= context.now()
             && self.holders.len() < context.bounds.holders_max
             && self.holders.used() + weight <= self.limit
     }
@@ -115,6 +109,7 @@ impl Record {
             .effective_ttl(Ttl::from_stored(waiter.ttl_ms));
         let expiry = expiry_ms(validity.as_millis());
         self.last_fencing_token = fencing_token.get();
+        self.closure = None;
         let held = HolderSlot {
             lease_id: waiter.lease_id,
             entries: vec![waiter.entry],

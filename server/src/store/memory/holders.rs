@@ -71,12 +71,6 @@ impl HolderSlot {
         self.entries.iter().find(|entry| entry.request == request)
     }
 
-    /// Returns the end of the holder's lock delay, provided that the lease expires.
-    pub(super) fn lock_delay_until_ms(&self) -> Option<u64> {
-        let delay_ms = self.options.lock_delay_ms;
-        (delay_ms > 0).then(|| self.expires_ms + delay_ms)
-    }
-
     /// Returns the validity to report, limited by `max_hold`. Returns `None` if `max_hold` has been
     /// reached.
     pub(super) fn validity(&self, now: u64) -> Option<Ttl> {

@@ -38,7 +38,7 @@ impl Record {
             holder_count: u32::try_from(holders().count()).unwrap_or(u32::MAX),
             waiters: waiters.collect(),
             queue_length: self.queue.len(),
-            lock_delay_remaining_ms: self.lock_delay_until_ms(now).saturating_sub(now),
+            closure: self.closure_with_expired(now).map(Box::new),
             last_fencing_token: self.last_fencing_token,
         }
     }
@@ -66,19 +66,8 @@ impl Record {
         Contention {
             holders: holders.take(CONTENTION_HOLDERS_MAX).collect(),
             queue_length: self.queue.len(),
-            lock_delay_remaining_ms: self.lock_delay_until_ms.saturating_sub(now),
+            closure: self.active_closure(now).map(Box::new),
         }
-    }
-
-    /// Returns the end of the lock delay, including those of expired holders that no command has
-    /// removed yet.
-    fn lock_delay_until_ms(&self, now: u64) -> u64 {
-        let expired = self.holders.slots().flatten();
-        let expired =
-            expired.filter(|held| held.queue_sequence.is_none() && held.expires_ms <= now);
-        expired
-            .filter_map(HolderSlot::lock_delay_until_ms)
-            .fold(self.lock_delay_until_ms, u64::max)
     }
 
     /// Returns a holder as reported to other callers, or `None` if the holder is provisional or has
@@ -97,7 +86,7 @@ impl Record {
     /// Returns the time until the lock may have room without a release, if it is known.
     pub(super) fn next_event_ms(&self, context: &Context) -> Option<u64> {
         let remaining = |ms: u64| ms.saturating_sub(context.now());
-        let closed_ms = remaining(self.lock_delay_until_ms);
+        let closed_ms = remaining(self.closed_until_ms());
         let next_ms = match (self.holders.len(), context.grants) {
             (1.., _) if closed_ms > 0 => closed_ms,
             (1.., _) => remaining(self.holders.earliest_ms()),

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     lock::{
-        AcquireCommand, Attachment, AttemptId, BrokerId, ExpectedAttachment, Grant,
+        AcquireCommand, Attachment, AttemptId, BrokerId, Closure, ExpectedAttachment, Grant,
         IDLE_RECORD_TTL_MS, LIMIT_RECORD_TTL_MS, LeaseBinding, LeaseId, LeaseRef, Mode,
         ReleaseScope, RequestHash, Ttl,
     },
@@ -35,8 +35,8 @@ pub struct Record {
     /// Limit that callers cannot change, if one is fixed.
     pub(super) set_limit: Option<u32>,
     pub(super) holders: Holders,
-    /// End of the lock delay, before which nothing is granted.
-    pub(super) lock_delay_until_ms: u64,
+    /// Period in which nothing is granted. Kept until the next grant, even after it has passed.
+    pub(super) closure: Option<Closure>,
     pub(super) queue: Queue,
     pub(super) released: EndedLeases,
     /// Leases from which the lock, or an entry of it, was released, with the time until which they
@@ -331,13 +331,12 @@ impl Record {
     }
 
     /// Returns the time, in milliseconds since 1970, until which the lock may have holders, waiters
-    /// or a lock delay.
+    /// or a closure.
     pub fn expires_after_ms(&self) -> u64 {
-        let closed_until_ms = self.lock_delay_until_ms;
         self.holders
             .latest_ms()
             .max(self.queue.until_ms())
-            .max(closed_until_ms)
+            .max(self.closed_until_ms())
     }
 
     /// Returns true if the record contains nothing and can be deleted.
@@ -346,6 +345,7 @@ impl Record {
             && self.queue.len() == 0
             && self.tombstones.is_empty()
             && self.set_limit.is_none()
+            && !self.has_closure()
     }
 
     /// Rejects a waiting call that can never be granted, because the limit was lowered.

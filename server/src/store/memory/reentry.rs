@@ -1,6 +1,7 @@
 //! Re-entry: further entries of a lease that already holds the lock, and their separate releases.
 
 use super::{
+    closure::HoldEnd,
     context::Context,
     entry::Entry,
     holders::{HolderSlot, WeightChange},
@@ -9,8 +10,8 @@ use super::{
 };
 use crate::{
     lock::{
-        AcquireCommand, ExpectedAttachment, LeaseBinding, LeaseRef, ReleaseScope, RequestHash,
-        expiry_ms,
+        AcquireCommand, ClosureCause, ExpectedAttachment, LeaseBinding, LeaseRef, ReleaseScope,
+        RequestHash, expiry_ms,
     },
     store::{Acquired, ChangeKind, LeaseRejection, LeaseReply, Rejected, Released},
 };
@@ -123,15 +124,12 @@ impl Record {
                 None
             }
         };
-        if let Some(mut freed) = freed {
+        if let Some(freed) = freed {
             self.record_holder(ChangeKind::Released, &freed, now);
             if may_lack_entries && matches!(release, ReleaseScope::Entry(_)) {
-                self.lock_delay_until_ms = self.lock_delay_until_ms.max(freed.expires_ms);
+                self.close_until(ClosureCause::LockDelay, freed.expires_ms, &freed.owner, now);
             }
-            if freed.has_lock_delay {
-                freed.expires_ms = now;
-                self.apply_lock_delay(&freed);
-            }
+            self.close_after(&freed, HoldEnd::Released, now);
         }
         let hold_count = self.hold_count(lease);
         let is_partial = matches!(release, ReleaseScope::Lock | ReleaseScope::Entry(_));

@@ -2,7 +2,7 @@
 
 use super::{holders::HolderSlot, queue::Waiter, record::Record};
 use crate::{
-    lock::{LeaseId, Mode},
+    lock::{Closure, LeaseId, Mode},
     store::{Change, ChangeKind},
 };
 
@@ -49,6 +49,19 @@ impl Record {
             fencing_token: 0,
             since_ms: waiter.since_ms,
             remaining_ms: waiter.until_ms.saturating_sub(now),
+        });
+    }
+
+    /// Records that the lock was closed or opened.
+    pub(super) fn record_closure(&mut self, kind: ChangeKind, closure: &Closure, now: u64) {
+        self.record_change(Change {
+            kind,
+            lease_id: None,
+            owner: closure.owner.clone(),
+            mode: Mode::Exclusive,
+            fencing_token: 0,
+            since_ms: now,
+            remaining_ms: closure.until_ms.saturating_sub(now),
         });
     }
 

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt::Debug};
 
 use super::*;
 use crate::{
-    lock::{ArgumentsHash, FencingToken, StreamId},
+    lock::{ArgumentsHash, CloseCommand, FencingToken, Owner, StreamId},
     store::{NotifyMode, memory::context::Bounds, stub},
 };
 
@@ -97,6 +97,20 @@ impl Lock {
                 return self.describe(voted);
             }
             ["release_subscribers"] => return format!("{:?}", self.record.release_subscribers()),
+            ["close", until_ms] => {
+                let close = CloseCommand {
+                    lock: stub::lock("a"),
+                    until_ms: number(until_ms),
+                    operator: Owner::default(),
+                };
+                let closed = self.record.close(&context, &close);
+                return self.describe(closed);
+            }
+            ["open"] => {
+                let opened = self.record.open(&context);
+                return self.describe(opened);
+            }
+            ["get"] => return format!("{:?}", self.record.get(context.now_us)),
             ["touch"] => {
                 let touched = self.record.touch(&context, 1);
                 return self.describe(touched);
@@ -135,6 +149,7 @@ impl Lock {
                 "wait" => call.wait_ms = number(value),
                 "max_hold" => call.options.max_hold_ms = Some(number(value)),
                 "lock_delay" => call.options.lock_delay_ms = number(value),
+                "at_least" => call.options.at_least_ms = number(value),
                 "grace" => call.options.disconnect_grace_ms = Some(number(value)),
                 _ => panic!("unknown option: {option}"),
             }
@@ -310,9 +325,72 @@ rules! {
         acquire a lock_delay=700; release a
         acquire b lock_delay=700 => Granted
         after 2149
-        acquire c wait=0 => lock_delay_remaining_ms: 1
+        acquire c wait=0 => cause: LockDelay, until_ms: 1000002150
+        acquire c2 wait=0 => remaining_ms: 1
         after 1
         acquire c => Granted
+    "
+    a_lock_stays_closed_until_its_at_least_however_the_lease_ends: "
+        acquire a at_least=5000; acquire b wait=9000; after 1
+        release a => granted to:  moved
+        acquire c wait=0 => cause: AtLeast, until_ms: 1000005000
+        get => closure: Some(ActiveClosure { closure: Closure { cause: AtLeast
+        after 4998; touch => granted to:  moved
+        after 1; touch => granted to: b
+        get => closure: None
+    "
+    a_lock_is_closed_after_an_expiry_and_a_kill_too: "
+        acquire a at_least=5000 grace=5
+        release a now; acquire b wait=0 => remaining_ms: 5000
+        open => cause: AtLeast
+        acquire c at_least=5000 => Granted
+        after 1450
+        get => remaining_ms: 3550
+        acquire d wait=0 => remaining_ms: 3550
+        after 3550
+        acquire e => Granted
+    "
+    a_grant_that_its_caller_did_not_receive_closes_nothing: "
+        acquire a at_least=5000; acquire b
+        cancel a => Freed granted to: b
+        get => closure: None
+        broker b; acquire c wait=9000 at_least=5000; broker a; acquire d wait=9000
+        release b => to: c
+        after 3000; touch => to: d
+        get => closure: None
+    "
+    a_lock_is_closed_until_the_latest_of_all_ends: "
+        acquire a shared at_least=3000; acquire b shared at_least=5000
+        acquire c shared at_least=4000 lock_delay=100
+        release b; after 1; release a
+        get => until_ms: 1000005000
+        acquire d wait=0 shared => holders: [Holder
+        release c
+        get => until_ms: 1000005000
+        after 4999
+        acquire e => Granted
+    "
+    an_operator_closes_a_lock_behind_its_holder: "
+        acquire a; acquire b
+        close 1000000000 => None granted
+        close 1000005000 => cause: Operator, until_ms: 1000005000
+        close 1000004000 => until_ms: 1000005000
+        renew a => Ok
+        acquire a2 enters=a => hold_count: 2
+        release a => granted to:  moved
+        get => queue_length: 1, closure: Some
+        open => remaining_ms: 5000 }) granted to: b
+        open => None granted
+        era none
+        close 1000009000 => NoEra
+        open => NoEra
+    "
+    a_lock_that_was_never_used_can_be_closed: "
+        close 1000005000 => cause: Operator
+        after 4999
+        acquire a wait=0 => Held(Contention { holders: [], queue_length: 0, closure: Some
+        after 1
+        acquire a3 => Granted
     "
     a_lease_ends_after_its_disconnect_grace: "
         acquire a grace=5; acquire b
