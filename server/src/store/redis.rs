@@ -58,9 +58,9 @@ use super::{
     Touched,
 };
 use crate::lock::{
-    AcquireCommand, Attachment, AttemptId, BrokerId, DeploymentKey, ExpectedAttachment,
-    FencingToken, Filter, Grant, INSPECT_ENTRIES_MAX, LeaseRef, LockKey, LockState, ReleaseScope,
-    RequestHash, RevokeCommand, WAITERS_MAX,
+    AcquireCommand, ActiveClosure, Attachment, AttemptId, BrokerId, CloseCommand, DeploymentKey,
+    ExpectedAttachment, FencingToken, Filter, Grant, INSPECT_ENTRIES_MAX, LeaseRef, LockKey,
+    LockState, ReleaseScope, RequestHash, RevokeCommand, WAITERS_MAX,
 };
 
 /// Time limit of a call: within a second the caller has a reply, whatever the store does.
@@ -312,6 +312,16 @@ impl Store for RedisStore {
 
     async fn set_limit(&self, lock: &LockKey, limit: Option<u32>) -> Result<LimitSet, StoreError> {
         self.call(&calls::set_limit(lock, limit)).await
+    }
+
+    async fn close(&self, close: &CloseCommand) -> Result<Option<ActiveClosure>, StoreError> {
+        let (route, closure) = self.call_on_node(&calls::close(close)).await?;
+        route.node.replicated().await?;
+        Ok(closure)
+    }
+
+    async fn open(&self, lock: &LockKey) -> Result<Option<ActiveClosure>, StoreError> {
+        self.call(&calls::open(lock)).await
     }
 
     async fn revoke(&self, revoke: &RevokeCommand) -> Result<LeaseReply<Revoked>, StoreError> {

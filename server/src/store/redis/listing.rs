@@ -337,7 +337,7 @@ mod tests {
                 holder_count: 1,
                 waiters: Vec::new(),
                 queue_length: 0,
-                lock_delay_remaining_ms: 0,
+                closure: None,
                 last_fencing_token: 1,
             };
             slice.add(vec![Some(held); count], &Filter::default());

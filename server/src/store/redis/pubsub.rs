@@ -185,13 +185,23 @@ fn parse_change(text: &[u8]) -> Option<Change> {
         "REVOKED" => ChangeKind::Revoked,
         "QUEUED" => ChangeKind::Queued,
         "ABANDONED" => ChangeKind::Abandoned,
+        "CLOSED" => ChangeKind::Closed,
+        "OPENED" => ChangeKind::Opened,
         _ => return None,
     };
-    let waits = matches!(kind, ChangeKind::Queued | ChangeKind::Abandoned);
-    let lease_id = LeaseId::parse(next()?)?;
+    let lease_id = next()?;
     Some(Change {
         kind,
-        lease_id: (!waits).then_some(lease_id),
+        lease_id: match kind {
+            ChangeKind::Queued
+            | ChangeKind::Abandoned
+            | ChangeKind::Closed
+            | ChangeKind::Opened => None,
+            ChangeKind::Acquired
+            | ChangeKind::Released
+            | ChangeKind::Expired
+            | ChangeKind::Revoked => Some(LeaseId::parse(lease_id)?),
+        },
         fencing_token: next()?.parse().ok()?,
         since_ms: next()?.parse().ok()?,
         remaining_ms: next()?.parse().ok()?,

@@ -27,6 +27,7 @@ pub enum Verb {
     Cancel,
     Touch,
     SetLimit,
+    SetClosure,
     Revoke,
     Get,
     Check,
@@ -37,7 +38,7 @@ pub struct Scripts(Arc<[Script]>);
 
 macro_rules! schema {
     () => {
-        "1"
+        "2"
     };
 }
 
@@ -110,7 +111,7 @@ macro_rules! text {
 /// Text of a verb that changes holders.
 macro_rules! changing {
     ($flags:literal, $verb:literal, [$($part:literal),*]) => {
-        text!($flags, $verb, ["grant", "ended_leases", "era_check" $(, $part)*])
+        text!($flags, $verb, ["grant", "closure", "ended_leases", "era_check" $(, $part)*])
     };
 }
 
@@ -195,17 +196,26 @@ const CANCEL: &str = granting!(
 );
 const TOUCH: &str = granting!(" flags=allow-oom", "touch", ["touch"]);
 const SET_LIMIT: &str = granting!("", "set_lock_limit", ["operator"]);
+const SET_CLOSURE: &str = granting!("", "set_closure", ["operator"]);
 const REVOKE: &str = granting!(" flags=allow-oom", "revoke", ["operator"]);
-const GET: &str = text!(" flags=no-writes", "get", ["era_check", "inspect"]);
-const CHECK: &str = text!(" flags=no-writes", "check", ["era_check", "inspect"]);
+const GET: &str = text!(
+    " flags=no-writes",
+    "get",
+    ["closure", "era_check", "inspect"]
+);
+const CHECK: &str = text!(
+    " flags=no-writes",
+    "check",
+    ["closure", "era_check", "inspect"]
+);
 
 /// Texts of the scripts with the values of the constants, in the order of [`Verb`]. They are created
 /// once, because tests start hundreds of stores.
-static TEXTS: LazyLock<[String; 10]> =
+static TEXTS: LazyLock<[String; 11]> =
     LazyLock::new(|| SOURCES.map(|(_, _, source)| with_constants(source)));
 
 /// The verbs in the order of [`Verb`], with the names and texts of their scripts.
-const SOURCES: [(Verb, &str, &str); 10] = [
+const SOURCES: [(Verb, &str, &str); 11] = [
     (Verb::Acquire, "acquire", ACQUIRE),
     (Verb::Renew, "renew", RENEW),
     (Verb::Attach, "attach", ATTACH),
@@ -213,6 +223,7 @@ const SOURCES: [(Verb, &str, &str); 10] = [
     (Verb::Cancel, "cancel", CANCEL),
     (Verb::Touch, "touch", TOUCH),
     (Verb::SetLimit, "set_limit", SET_LIMIT),
+    (Verb::SetClosure, "set_closure", SET_CLOSURE),
     (Verb::Revoke, "revoke", REVOKE),
     (Verb::Get, "get", GET),
     (Verb::Check, "check", CHECK),
@@ -236,6 +247,7 @@ impl Verb {
             | Self::Cancel
             | Self::Touch
             | Self::SetLimit
+            | Self::SetClosure
             | Self::Revoke => EraUse::Grant,
             Self::Renew | Self::Attach | Self::Check => EraUse::Confirm,
             Self::Get => EraUse::None,

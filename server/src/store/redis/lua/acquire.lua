@@ -88,20 +88,19 @@ local function held_or_queued(wait, position)
   if wait > 0 then
     return reply('QUEUED', next_event(), position, position == queue.tail and queue.n or 0, last_token)
   end
-  local closed = lock_delay_until
-  local list = holders_info(5, 16)
-  lock_delay_until = closed -- a holder that is over closes the lock when a command ends it
-  return reply('HELD', queue.n, math.max(closed - now, 0), holders.limit, list)
+  -- a holder that has expired closes the lock when a command ends it
+  local list = holders_info(5, 16, function() end)
+  return reply('HELD', queue.n, recorded_closure(), holders.limit, list)
 end
 
 -- Acquire: grants the lock, adds the request to its queue, or rejects the request with a reason. A
 -- repeated request receives what an earlier attempt was granted, and renews the lease.
 --
 -- limit: 0 for the limit in use. terms: '' or
--- 'max_hold_ms,lock_delay_ms,disconnect_grace_ms,added', with 0 for none and '' for no grace; added
--- is 1 if the lease already exists. under: '' creates a lease, '+' adds the lock to an existing
--- lease, a token re-enters that grant. stream: '' or 'epoch.number'. The arguments after it make
--- the command a vote, or are ''.
+-- 'max_hold_ms,lock_delay_ms,at_least_ms,disconnect_grace_ms,added', with 0 for none and '' for no
+-- grace; added is 1 if the lease already exists. under: '' creates a lease, '+' adds the lock to an
+-- existing lease, a token re-enters that grant. stream: '' or 'epoch.number'. The arguments after it
+-- make the command a vote, or are ''.
 local function acquire(lease, request, arguments, attempt, ttl_ms, wait_ms, rejoin, queue_max, owner, weight,
   limit, terms, under, stream, ...)
   local wait = tonumber(wait_ms)

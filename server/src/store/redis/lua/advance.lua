@@ -87,7 +87,7 @@ local function limit_in_use()
 end
 
 local function fits(weight)
-  return lock_delay_until <= now and holders.n < HOLDERS_MAX and holders.used + weight <= holders.limit
+  return closed_until <= now and holders.n < HOLDERS_MAX and holders.used + weight <= holders.limit
 end
 
 -- Grants the lock in queue order while there is room: finally to waiters of this broker,
@@ -131,7 +131,7 @@ end
 -- Returns the milliseconds until the lock can become free without a release, or 0 if that time is
 -- unknown.
 local function next_event()
-  local closed = math.max(lock_delay_until - now, 0)
+  local closed = math.max(closed_until - now, 0)
   if holders.n == 0 then return math.max(ms_until_grants(), closed) end
   return closed > 0 and closed or math.max(holders.earliest - now, 0)
 end

@@ -99,12 +99,12 @@ local function report_end(h, reason)
   hand_offs[at + 1], hand_offs[at + 2], hand_offs[at + 3] = '!', text, h.owner
 end
 
--- Ends a lease: reports and records its end, applies its lock_delay, and frees its slot.
+-- Ends a lease: reports and records its end, closes the lock after it, and frees its slot.
 local function end_lease(h)
   local reason = has_flag(h, REVOKED) and field('k:' .. h.lease) or nil
   report_end(h, reason)
-  start_lock_delay(h)
   record_change(has_flag(h, REVOKED) and 'REVOKED' or 'EXPIRED', h)
+  close_after(h, h.expires, close)
   free_holder(h)
   expired = record_end('e', expired, h.lease, h.expires, expiry_counts, reason)
 end

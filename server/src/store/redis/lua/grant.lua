@@ -28,6 +28,7 @@ local function grant(w, position, token)
   last_token = math.max(last_token + 1, now_us)
   if token then last_token = token end
   changed.f = int(last_token)
+  if closed_until > 0 then closed_until, changed.c = 0, false end
   local all = holders
   local slot = all.spare ~= '' and string.match(all.spare, '%d+$')
   if slot then

@@ -25,12 +25,6 @@ end
 local ADDED, REVOKED, DELAYS_ON_RELEASE = 1, 2, 4
 local function has_flag(h, flag) return h.terms ~= '' and string.sub(h.terms, -1) % (2 * flag) >= flag end
 
--- Starts the lock_delay of a holder that has ended.
-local function start_lock_delay(h)
-  local delay = h.terms ~= '' and tonumber(string.match(h.terms, ',(%d+)')) or 0
-  if delay > 0 then lock_delay_until = math.max(lock_delay_until, h.expires + delay) end
-end
-
 -- Reads a range of slots with one command.
 local function read_holders(first, last)
   local names = {}
@@ -78,8 +72,8 @@ local function holder_by(request)
 end
 
 -- Returns at most `most` holders in the slots up to `last`, as other callers may see them, and the
--- number of holders there.
-local function holders_info(most, last)
+-- number of holders there. `on_expired` receives each holder whose end no command has recorded yet.
+local function holders_info(most, last, on_expired)
   read_holders(1, last)
   local list, count = {}, 0
   for slot = 1, math.min(last, holders.top) do
@@ -90,7 +84,7 @@ local function holders_info(most, last)
         list[count] = { h.lease, h.token, h.since, h.expires - now, h.weight, h.owner }
       end
     elseif h and not h.position then
-      start_lock_delay(h)
+      on_expired(h)
     end
   end
   return list, count

@@ -12,9 +12,14 @@ local function get(holders_max, queue_max)
     end
     position, seen = position + 1, seen + 1
   end
-  if last_token == 0 and queue.n == 0 then return reply('UNKNOWN') end
-  local first, count = holders_info(most, holders.top) -- before lock_delay_until is read
-  return reply('STATE', last_token, queue.n, math.max(lock_delay_until - now, 0), holders.limit, waiters, first, count)
+  if last_token == 0 and queue.n == 0 and closed_until == 0 then return reply('UNKNOWN') end
+  local closure, latest = recorded_closure(), closed_until
+  local first, count = holders_info(most, holders.top, function(h)
+    close_after(h, h.expires, function(cause, until_ms, owner)
+      if until_ms > latest then closure, latest = closure_info(cause, until_ms, owner), until_ms end
+    end)
+  end)
+  return reply('STATE', last_token, queue.n, closure, holders.limit, waiters, first, count)
 end
 
 -- Check: returns whether a token is that of a live lease, without writing. A lease that may have

@@ -1,4 +1,4 @@
--- Revoke and SetLimit: the operator actions on a lock.
+-- Revoke, SetLimit, Close and Open: the operator actions on a lock.
 
 -- Revoke: revokes the lock of a lease, which cannot be renewed after its grace. The lock stays held
 -- until the lease is released or expires. The broker of the lease's stream is notified.
@@ -13,7 +13,7 @@ local function revoke(lease, grace_ms, delay, force, reason, notify)
   local holder = { h.lease, h.token, h.since, h.expires - now, h.weight, h.owner }
   local waiting, on = queue.n, h.stream
   if force ~= '?' then
-    local own, terms, flags = string.match(h.terms ~= '' and h.terms or '0,0,,0', '^(%d+)(,.*,)(%d)$')
+    local own, terms, flags = string.match(h.terms ~= '' and h.terms or '0,0,0,,0', '^(%d+)(,.*,)(%d)$')
     local left = math.max(now + grace - h.since, 1)
     if own ~= '0' then left = math.min(left, own) end
     if delay ~= '' then terms = string.gsub(terms, '%d+', delay, 1) end
@@ -60,4 +60,24 @@ local function set_lock_limit(value)
   advance()
   save()
   return { 'SET', now, more, hand_offs, previous }
+end
+
+-- Close and Open: close the lock until a time, or end its closure, whatever the cause. until_ms: ''
+-- to open the lock. notify: as for Release
+local function set_closure(until_ms, operator, notify)
+  if now > not_after then return { 'LATE', now } end
+  load()
+  if ms_until_grants() < 0 then return era_rejection() end
+  expire()
+  if until_ms ~= '' then
+    close('OPERATOR', tonumber(until_ms), operator)
+  end
+  local closure = recorded_closure()
+  if until_ms == '' and closed_until > 0 then
+    if closure[1] then record_closure('OPENED', closed_until, closure[4]) end
+    closed_until, changed.c = 0, false
+  end
+  advance()
+  if notify == '1' then publish_release() end
+  return reply('CLOSURE', closure)
 end

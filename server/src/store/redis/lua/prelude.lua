@@ -13,9 +13,8 @@ local broker_id, watched, not_after, era_id = string.sub(ARGV[1], 1, 16), #ARGV[
 local t = redis.call('TIME')
 local now_us = t[1] * 1000000 + t[2]
 local now = math.floor(now_us / 1000)
--- time until which a lock_delay keeps the lock closed, and the limit set by SetLockLimit; 0 for
--- none
-local lock_delay_until, set_limit
+-- end of the closure of the lock, and the limit set by SetLockLimit; 0 for none
+local closed_until, set_limit
 -- fields that were read, and fields that save() will write: a value, or false for a missing field
 local known, changed, is_queue_touched, more, hand_offs, events
 -- holders that were read, by slot; and the lease that leaves its stream (stream.lua)
@@ -28,7 +27,7 @@ local function int(number) return string.format('%d', number) end
 
 -- Resets the state for another lock, of which no record has been read.
 local function reset(key)
-  lock, lock_delay_until, set_limit = key, 0, 0
+  lock, closed_until, set_limit = key, 0, 0
   known, changed, is_queue_touched, more, hand_offs, events, holder_cache, moved = {}, {}, false, 0, {}, {}, {}, ''
 end
 

@@ -12,7 +12,7 @@ local function load(...)
   if v[3] then
     local n, top, used, limit, earliest, latest, closed, set, spare =
       string.match(v[3], '^(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(.*)$')
-    lock_delay_until, set_limit = tonumber(closed), tonumber(set)
+    closed_until, set_limit = tonumber(closed), tonumber(set)
     holders = { n = tonumber(n), top = tonumber(top), used = tonumber(used), limit = tonumber(limit),
       earliest = tonumber(earliest), latest = tonumber(latest), spare = spare }
   else
@@ -36,7 +36,7 @@ end
 -- Writes the changed fields. This is the last step: nothing that can fail may follow. A record
 -- without a TTL gets one from the same command.
 local function save()
-  local h, last = holders, math.max(now, holders.latest, queue.until_ms, lock_delay_until)
+  local h, last = holders, math.max(now, holders.latest, queue.until_ms, closed_until)
   if #events > 0 then publish_changes() end
   if math.max(last, last_token) >= 2^53 then unreadable('a number that is none') end
   if is_queue_touched then
@@ -45,10 +45,10 @@ local function save()
   end
   -- a holder in the first slot alone, under the limit of exclusive and shared locks, needs no field
   -- of sums
-  local u = (lock_delay_until > 0 or set_limit > 0
+  local u = (closed_until > 0 or set_limit > 0
       or (h.top > 1 or h.limit ~= EXCLUSIVE_WEIGHT) and h.n + queue.n > 0)
     and string.format('%d|%d|%d|%d|%d|%d|%d|%d|', h.n, h.top, h.used, h.limit, h.earliest, h.latest,
-      lock_delay_until, set_limit) .. h.spare
+      closed_until, set_limit) .. h.spare
   if u ~= known.u then changed.u = u end
   local sets, deletes = { 'v', SCHEMA }, {}
   for name, value in pairs(changed) do

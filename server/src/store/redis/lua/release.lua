@@ -48,19 +48,14 @@ local function release(lease, token, what, via, notify)
       remove_entry(h, e, has_lost_data_since(h.since))
       left = hold_count(h)
     else
-      if what ~= '' and has_lost_data_since(h.since) then
-        lock_delay_until = math.max(lock_delay_until, h.expires)
-      end
       -- repeats of the call that created the lease are rejected by the records of released leases
       if h.entries ~= '' or has_flag(h, ADDED) then
         add_tombstone(h.request)
         for other in string.gmatch(h.entries, ENTRY) do add_tombstone(other) end
       end
-      if has_flag(h, DELAYS_ON_RELEASE) then
-        h.expires = now
-        start_lock_delay(h)
-      end
       record_change('RELEASED', h)
+      if what ~= '' and has_lost_data_since(h.since) then close('DELAY', h.expires, h.owner) end
+      close_after(h, has_flag(h, DELAYS_ON_RELEASE) and now, close)
       free_holder(h)
       -- a lock that was added to a lease may be added again
       if not is_part or not has_flag(h, ADDED) then

@@ -5,8 +5,8 @@ use fred::types::Value;
 use super::super::owner_codec;
 use crate::{
     lock::{
-        Attachment, BrokerId, Contention, FencingToken, Grant, Holder, LeaseId, Mode, Owner,
-        RequestHash, StreamId, Ttl,
+        ActiveClosure, Attachment, BrokerId, Closure, ClosureCause, Contention, FencingToken,
+        Grant, Holder, LeaseId, Mode, Owner, RequestHash, StreamId, Ttl,
     },
     store::{Acquired, HandOff, LeaseEndCause, LeaseEndEvent, LeaseRejection, MovedLease},
 };
@@ -84,12 +84,12 @@ impl ReplyFields {
             },
             "HELD" => {
                 let queue_length = self.count()?;
-                let closed_ms = self.number()?;
+                let closure = self.closure()?.map(Box::new);
                 let limit = self.count()?;
                 Acquired::Held(Contention {
                     holders: self.list(|fields| fields.holder(limit))?,
                     queue_length,
-                    lock_delay_remaining_ms: closed_ms,
+                    closure,
                 })
             }
             "MISMATCH" => Acquired::LimitMismatch {
@@ -182,6 +182,31 @@ impl ReplyFields {
             mode: Mode::from_stored(self.count()?, limit),
             owner: self.owner()?,
         })
+    }
+
+    /// Reads a closure: an array that is empty if the lock is open. The outer `None` is a malformed
+    /// reply.
+    pub(in crate::store::redis) fn closure(&mut self) -> Option<Option<ActiveClosure>> {
+        let mut fields = self.nested()?;
+        let Some(cause) = fields.text() else {
+            return Some(None);
+        };
+        let cause = match cause.as_str() {
+            "DELAY" => ClosureCause::LockDelay,
+            "ATLEAST" => ClosureCause::AtLeast,
+            "OPERATOR" => ClosureCause::Operator,
+            _ => return None,
+        };
+        let (until_ms, remaining_ms) = (fields.number()?, fields.number()?);
+        let closure = Closure {
+            cause,
+            until_ms,
+            owner: fields.owner()?,
+        };
+        Some(Some(ActiveClosure {
+            closure,
+            remaining_ms,
+        }))
     }
 
     /// Reads the list of hand-offs, and the lease ends in it.

@@ -8,9 +8,10 @@ use super::{
 };
 use crate::{
     lock::{
-        AcquireCommand, Attachment, AttemptId, BrokerId, ExpectedAttachment, FencingToken, Grant,
-        INSPECT_ENTRIES_MAX, LeaseBinding, LeaseOptions, LeaseRef, LockKey, LockState, Mode,
-        ReleaseScope, RequestHash, RevokeCommand, RevokeMode, Ttl, WaiterInfo,
+        AcquireCommand, ActiveClosure, Attachment, AttemptId, BrokerId, CloseCommand,
+        ExpectedAttachment, FencingToken, Grant, INSPECT_ENTRIES_MAX, LeaseBinding, LeaseOptions,
+        LeaseRef, LockKey, LockState, Mode, ReleaseScope, RequestHash, RevokeCommand, RevokeMode,
+        Ttl, WaiterInfo,
     },
     store::{
         Acquired, Cancelled, Checked, HandOff, LeaseReply, LimitSet, Released, Revoked,
@@ -68,7 +69,7 @@ impl<T> ScriptCall<T> {
         decode(reply, me, self.decode)
     }
 
-    /// Makes a release, cancel or revocation also notify the brokers that subscribed to the release
+    /// Makes a release, cancel, revocation or opening also notify the brokers that subscribed to the release
     /// of the lock.
     #[must_use]
     pub fn with_release_notification(self) -> Self {
@@ -305,6 +306,21 @@ pub(in crate::store::redis) fn revoked(
     })
 }
 
+pub fn close(close: &CloseCommand) -> ScriptCall<Option<ActiveClosure>> {
+    let operator = Value::Bytes(owner_codec::encode(&close.operator).into());
+    let args = vec![encode_number(close.until_ms), operator, encode_text("")];
+    ScriptCall::new(Verb::SetClosure, &close.lock, args, closure)
+}
+
+pub fn open(lock: &LockKey) -> ScriptCall<Option<ActiveClosure>> {
+    let args = vec![encode_text(""); 3];
+    ScriptCall::new(Verb::SetClosure, lock, args, closure)
+}
+
+fn closure(tag: &str, fields: &mut ReplyFields) -> Option<Option<ActiveClosure>> {
+    (tag == "CLOSURE").then(|| fields.closure())?
+}
+
 /// Calls get, which returns at most `waiters_max` waiters, or `None` if the store has no record of
 /// the lock.
 pub fn get(lock: &LockKey, waiters_max: usize) -> ScriptCall<Option<LockState>> {
@@ -318,7 +334,7 @@ pub fn get(lock: &LockKey, waiters_max: usize) -> ScriptCall<Option<LockState>> 
 pub(in crate::store::redis) fn lock_state(fields: &mut ReplyFields) -> Option<LockState> {
     let last_fencing_token = fields.number()?;
     let queue_length = fields.count()?;
-    let closed_ms = fields.number()?;
+    let closure = fields.closure()?.map(Box::new);
     let limit = fields.count()?;
     let waiters = fields.list(|fields| {
         Some(WaiterInfo {
@@ -334,7 +350,7 @@ pub(in crate::store::redis) fn lock_state(fields: &mut ReplyFields) -> Option<Lo
         holders: fields.list(|fields| fields.holder(limit))?,
         holder_count: fields.count()?,
         queue_length,
-        lock_delay_remaining_ms: closed_ms,
+        closure,
         last_fencing_token,
     })
 }
@@ -385,6 +401,7 @@ fn encode_options(acquire: &AcquireCommand) -> Value {
     let LeaseOptions {
         max_hold_ms,
         lock_delay_ms,
+        at_least_ms,
         disconnect_grace_ms,
     } = acquire.options;
     match (acquire.options, acquire.binding) {
@@ -393,7 +410,8 @@ fn encode_options(acquire: &AcquireCommand) -> Value {
             let added = u8::from(under != LeaseBinding::New);
             let max_hold_ms = max_hold_ms.unwrap_or(0);
             let grace_ms = disconnect_grace_ms.map_or_else(String::new, |ms| ms.to_string());
-            Value::String(format!("{max_hold_ms},{lock_delay_ms},{grace_ms},{added}").into())
+            let terms = format!("{max_hold_ms},{lock_delay_ms},{at_least_ms},{grace_ms},{added}");
+            Value::String(terms.into())
         }
     }
 }
