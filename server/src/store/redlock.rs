@@ -41,9 +41,9 @@ use super::{
     redis::scripts::{ScriptCall, calls},
 };
 use crate::lock::{
-    AcquireCommand, Attachment, AttemptId, BrokerId, DeploymentKey, ExpectedAttachment,
-    FencingToken, Filter, Grant, INSPECT_ENTRIES_MAX, LeaseBinding, LeaseRef, LockKey, LockState,
-    Mode, ReleaseScope, RequestHash, RevokeCommand,
+    AcquireCommand, ActiveClosure, Attachment, AttemptId, BrokerId, CloseCommand, DeploymentKey,
+    ExpectedAttachment, FencingToken, Filter, Grant, INSPECT_ENTRIES_MAX, LeaseBinding, LeaseRef,
+    LockKey, LockState, Mode, ReleaseScope, RequestHash, RevokeCommand,
 };
 
 /// Time limit for the replies of the nodes, so that each call is answered within a second.
@@ -248,6 +248,17 @@ impl Store for RedlockStore {
         Err(StoreError::Unsupported(NO_LIMITS))
     }
 
+    async fn close(&self, close: &CloseCommand) -> Result<Option<ActiveClosure>, StoreError> {
+        self.set_closure(calls::close(close)).await
+    }
+
+    async fn open(&self, lock: &LockKey) -> Result<Option<ActiveClosure>, StoreError> {
+        let call = calls::open(lock).with_release_notification();
+        let opened = self.set_closure(call).await?;
+        self.0.queues.wake(lock, Duration::ZERO);
+        Ok(opened)
+    }
+
     async fn revoke(&self, revoke: &RevokeCommand) -> Result<LeaseReply<Revoked>, StoreError> {
         let call = calls::revoke(revoke).with_release_notification();
         let nodes = &self.0.nodes;
@@ -333,6 +344,22 @@ impl RedlockStore {
                 ..grant
             }
         }))
+    }
+
+    /// Closes or opens the lock at a quorum of nodes, and returns the closure that a quorum has, or
+    /// had.
+    async fn set_closure(
+        &self,
+        call: ScriptCall<Option<ActiveClosure>>,
+    ) -> Result<Option<ActiveClosure>, StoreError> {
+        let nodes = &self.0.nodes;
+        let replies = Replies::new(nodes.count(), |replies| {
+            replies.received.len() >= replies.quorum()
+        });
+        let replies = nodes.collect(call, replies).await;
+        let quorum = replies.quorum();
+        let closures = replies.require_quorum()?;
+        Ok(merge::closure(closures.iter().flatten(), quorum).cloned())
     }
 
     fn with_waiters(&self, lock: &LockKey, state: LockState) -> LockState {

@@ -1,9 +1,11 @@
 //! Merging the replies of several nodes into one, for each command. The most decisive rejection
 //! counts.
 
+use std::cmp::Reverse;
+
 use super::quorum::{QuorumCounter, QuorumResult, Replies, largest_group, nth_largest};
 use crate::{
-    lock::{FencingToken, Grant, Holder, LockState},
+    lock::{ActiveClosure, FencingToken, Grant, Holder, LockState},
     store::{
         Cancelled, Checked, LeaseRejection, LeaseReply, MovedLease, Outcome, Released, Revoked,
         RevokedLease, StoreError,
@@ -197,15 +199,26 @@ pub(super) fn lock_state(
     let holder = quorum_holder(&states, quorum);
     let states = states.iter().flatten();
     let newest = states.clone().map(|state| state.last_fencing_token).max();
-    let lock_delays = states.map(|state| state.lock_delay_remaining_ms);
+    let closures = states.filter_map(|state| state.closure.as_deref());
+    let closure = closure(closures, quorum).cloned();
     Ok(newest.map(|last_fencing_token| LockState {
         holder_count: holder.is_some().into(),
         holders: holder.into_iter().collect(),
         waiters: Vec::new(),
         queue_length: 0,
-        lock_delay_remaining_ms: nth_largest(lock_delays, quorum).unwrap_or(0),
+        closure: closure.map(Box::new),
         last_fencing_token,
     }))
+}
+
+/// Returns the closure for which a quorum of nodes is closed: nothing is granted before its end.
+pub(super) fn closure<'a>(
+    closures: impl Iterator<Item = &'a ActiveClosure>,
+    quorum: usize,
+) -> Option<&'a ActiveClosure> {
+    let mut closures: Vec<_> = closures.collect();
+    closures.sort_by_key(|closure| Reverse(closure.remaining_ms));
+    closures.get(quorum - 1).copied()
 }
 
 /// Returns the holder that a quorum of nodes reports, with the time for which a quorum stores it.

@@ -4,7 +4,7 @@
 use std::iter::repeat_n;
 
 use super::{
-    merge::merge_grants,
+    merge::{closure, merge_grants},
     quorum::{Collector, largest_group, no_quorum, nth_smallest, quorum},
 };
 use crate::{
@@ -56,10 +56,10 @@ pub(super) enum QuorumFailure {
 /// Contention that prevents a quorum now.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Contended {
-    /// Holder at a quorum, if there is one, and the lock delay.
+    /// Holder that most nodes report, unless the votes are split, and the closure of a quorum.
     pub(super) contention: Contention,
-    /// True if no call holds the lock at a quorum and no node reports a lock delay: several calls
-    /// each hold the lock at some nodes.
+    /// True if the nodes at which the lock is closed, and those that report one holder, are fewer
+    /// than a quorum: several calls each hold the lock at some nodes.
     pub(super) is_split: bool,
     /// Time until a quorum of nodes may be free without a release.
     pub(super) free_in_ms: u64,
@@ -138,15 +138,16 @@ impl Votes {
     fn contended(&self) -> Contended {
         let holders = self.held.iter().filter_map(|held| held.holders.first());
         let most_reported = largest_group(holders, |holder| holder.lease_id);
-        let delays = self.held.iter().map(|held| held.lock_delay_remaining_ms);
-        let lock_delay_remaining_ms = delays.max().unwrap_or(0);
-        let is_split = most_reported.len() < quorum(self.nodes) && lock_delay_remaining_ms == 0;
+        let closed = self.held.iter().filter(|held| held.is_closed());
+        let is_split = most_reported.len() + closed.count() < quorum(self.nodes);
+        let closures = self.held.iter().filter_map(|held| held.closure.as_deref());
+        let closure = closure(closures, quorum(self.nodes)).cloned();
         let holder = most_reported.into_iter().next().filter(|_| !is_split);
         Contended {
             contention: Contention {
                 holders: holder.cloned().into_iter().collect(),
                 queue_length: 0,
-                lock_delay_remaining_ms,
+                closure: closure.map(Box::new),
             },
             is_split,
             free_in_ms: self.free_in_ms(),
@@ -158,7 +159,7 @@ impl Votes {
         let free = repeat_n(0, self.granted.len() + self.min_tokens.len());
         let held = self.held.iter().map(|held| {
             let remaining = held.holders.iter().map(|holder| holder.remaining_ms);
-            remaining.fold(held.lock_delay_remaining_ms, u64::max)
+            remaining.fold(held.closed_ms(), u64::max)
         });
         let recovering = self.recovering_ms.iter().copied();
         let unknown = repeat_n(UNKNOWN_MS, self.rejections.len() + self.failed.len());
@@ -247,7 +248,7 @@ fn strength(rejection: &Acquired) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::{Holder, LeaseToken, Mode, Owner, Ttl};
+    use crate::lock::{Closure, ClosureCause, Holder, LeaseToken, Mode, Owner, Ttl};
 
     fn granted(token: u64) -> VoteReply {
         VoteReply::Acquired(Acquired::Granted(Grant {
@@ -273,14 +274,26 @@ mod tests {
         VoteReply::Acquired(Acquired::Held(Contention {
             holders: vec![holder],
             queue_length: 0,
-            lock_delay_remaining_ms: 0,
+            closure: None,
+        }))
+    }
+
+    fn closed_for(remaining_ms: u64) -> VoteReply {
+        let closure = Closure {
+            cause: ClosureCause::AtLeast,
+            until_ms: remaining_ms,
+            owner: Owner::default(),
+        };
+        VoteReply::Acquired(Acquired::Held(Contention {
+            closure: closure.active_at(0).map(Box::new),
+            ..Contention::default()
         }))
     }
 
     /// Returns the votes described by `text`, one character per node. A digit is the token of a
     /// grant, and `<` a free node that accepts 8 or more. `a` and `b` are leases of other callers,
-    /// and `!` is a lease that has ended. `?` is a node that is recovering, `-` a node that fails
-    /// to answer, and `.` an outstanding reply.
+    /// and `!` is a lease that has ended. `c` is a node at which the lock is closed. `?` is a node
+    /// that is recovering, `-` a node that fails to answer, and `.` an outstanding reply.
     fn votes(text: &str) -> Votes {
         let mut votes = Votes::new(text.len());
         for (node, vote) in text.chars().enumerate() {
@@ -294,6 +307,7 @@ mod tests {
                 }
                 '-' => Err(StoreError::Unavailable("gone".to_owned())),
                 'a' | 'b' => Ok(held_by(vote, 100 * (node as u64 + 1))),
+                'c' => Ok(closed_for(100 * (node as u64 + 1))),
                 token => Ok(granted(u64::from(token as u32 - '0' as u32))),
             };
             votes.add(node, true, reply.map(Outcome::reply_only));
@@ -354,6 +368,11 @@ mod tests {
         assert_eq!(busy("aaa5-").free_in_ms, 200);
         assert!(busy("aabb5").is_split && busy("aa<<-").is_split);
         assert!(busy("aabb5").contention.holders.is_empty());
+        assert!(busy("cab5-").is_split && busy("ca<<-").is_split);
+        assert!(!busy("ccaaa").is_split && !busy("cac<a").is_split && !busy("ccc55").is_split);
+        assert_eq!(busy("ccaaa").contention.closed_ms(), 0);
+        assert_eq!(busy("ccc55").contention.closed_ms(), 100);
+        assert_eq!(busy("ccccc").contention.closed_ms(), 300);
         for text in ["55---", "5a---", "55!!-", "-----"] {
             let lost = votes(text).into_failure();
             let unavailable = matches!(lost, Err(StoreError::Unavailable(_)));
