@@ -32,8 +32,8 @@ use self::{
 };
 use crate::{
     lock::{
-        BrokerId, EXCLUSIVE_WEIGHT, FencingToken, Filter, Holder, LockError, LockKey, LockState,
-        RevokeCommand, expiry_ms,
+        ActiveClosure, BrokerId, CloseCommand, EXCLUSIVE_WEIGHT, FencingToken, Filter, Holder,
+        LockError, LockKey, LockState, RevokeCommand, expiry_ms,
     },
     metrics::{BrokerStatus, Metrics},
     quotas::Quotas,
@@ -176,6 +176,18 @@ impl Broker {
         }
     }
 
+    /// Closes the lock until a time, and returns the closure that is in effect then. `None` if the
+    /// time has passed by the clock of the store.
+    pub async fn close(&self, close: &CloseCommand) -> Result<Option<ActiveClosure>, LockError> {
+        Ok(self.store.close(close).await?)
+    }
+
+    /// Ends the closure of the lock, whatever its cause, and returns it. `None` if the lock was not
+    /// closed.
+    pub async fn open(&self, lock: &LockKey) -> Result<Option<ActiveClosure>, LockError> {
+        Ok(self.store.open(lock).await?)
+    }
+
     /// Revokes the hold of a lease on a lock. Returns the holder, unless the lease had been revoked
     /// and ended before, and the length of the queue.
     pub async fn revoke(
@@ -188,7 +200,8 @@ impl Broker {
         }
     }
 
-    /// Returns the state of the lock, or `None` if it has no holders, no waiters and no lock delay.
+    /// Returns the state of the lock, or `None` if it has no holders and no waiters, and is not
+    /// closed.
     pub async fn get(&self, lock: &LockKey) -> Result<Option<LockState>, LockError> {
         let state = self.store.get(lock).await?;
         Ok(state.filter(|state| !state.is_idle()))

@@ -22,14 +22,18 @@ use crate::{
     access::{AccessControl, Verb},
     broker::{Broker, spans},
     config::ReloadableConfig,
-    lock::{Holder, LockError, LockFailure, LockKey, LockState, RevokeCommand, RevokeMode},
+    lock::{
+        ActiveClosure, CloseCommand, Holder, LockError, LockFailure, LockKey, LockState,
+        RevokeCommand, RevokeMode,
+    },
     recent_events::{AuditEvent, AuditEventKind},
-    request::{RequestContext, RequestError},
+    request::{FieldValidator, RequestContext, RequestError},
     trace::Span,
     transport::Peer,
 };
 
-/// Reads locks, and revokes leases and sets limits for operators. Cheap to clone.
+/// Reads locks, and revokes leases, sets limits, and closes and opens locks for operators. Cheap to
+/// clone.
 ///
 /// Each method checks the caller's credential again, because a page of the operator console calls
 /// several of them.
@@ -106,7 +110,7 @@ impl InspectionService {
         RequestContext::authenticate(&self.access, limits, peer, bearer)
     }
 
-    /// Returns the state of a lock, or `None` if it has no holders and no waiters.
+    /// Returns the state of a lock, or `None` if it has no holders and no waiters, and is not closed.
     ///
     /// # Errors
     /// If the caller may not observe the lock, or the store does not answer.
@@ -242,6 +246,78 @@ impl InspectionService {
             ..audit_event(kind, lock, context)
         });
         Ok(previous)
+    }
+
+    /// Closes a lock until a time, and returns the closure that is in effect then.
+    ///
+    /// # Errors
+    /// If the caller may not close the lock, the time has passed by the clock of the store, or the
+    /// store does not answer.
+    pub async fn close(
+        &self,
+        context: &RequestContext,
+        command: &CloseCommand,
+    ) -> Result<ActiveClosure, RequestError> {
+        let lock = &command.lock;
+        context.check_credential()?;
+        context.authorize(Verb::Admin, [lock])?;
+        let broker = self.broker_for(lock)?;
+        let closure = broker.close(command).await;
+        let closure = closure.map_err(|error| error.for_lock(lock))?;
+        let Some(closure) = closure else {
+            let mut fields = FieldValidator::default();
+            fields.violation("until_time", "must not be in the past");
+            return fields.finish(None);
+        };
+        tracing::warn!(
+            target: "audit",
+            lock = lock.to_string(),
+            closed_ms = closure.remaining_ms,
+            reason = command.operator.reason,
+            caller = &*context.caller.name,
+            peer = context.peer.map(tracing::field::display),
+            "an operator has closed a lock"
+        );
+        broker.history().record_audit(AuditEvent {
+            detail: command.operator.reason.clone(),
+            ..audit_event(AuditEventKind::Close, lock, context)
+        });
+        Ok(closure)
+    }
+
+    /// Ends the closure of a lock, and returns it. `None` if the lock was not closed.
+    ///
+    /// # Errors
+    /// If the caller may not open the lock, or the store does not answer.
+    pub async fn open(
+        &self,
+        context: &RequestContext,
+        lock: &LockKey,
+    ) -> Result<Option<ActiveClosure>, RequestError> {
+        context.check_credential()?;
+        context.authorize(Verb::Admin, [lock])?;
+        let broker = self.broker_for(lock)?;
+        let closure = broker.open(lock).await;
+        let mut closure = closure.map_err(|error| error.for_lock(lock))?;
+        if let Some(ended) = &mut closure {
+            tracing::warn!(
+                target: "audit",
+                lock = lock.to_string(),
+                closed_by = ended.closure.owner.id,
+                remaining_ms = ended.remaining_ms,
+                caller = &*context.caller.name,
+                peer = context.peer.map(tracing::field::display),
+                "an operator has opened a lock"
+            );
+            broker.history().record_audit(AuditEvent {
+                detail: format!("closed by {}", ended.closure.owner.id),
+                ..audit_event(AuditEventKind::Open, lock, context)
+            });
+            if !context.can(Verb::Observe, lock) {
+                ended.redact();
+            }
+        }
+        Ok(closure)
     }
 
     fn started_broker(&self) -> Result<&Broker, LockError> {

@@ -81,6 +81,10 @@ pub enum AuditEventKind {
     SetLimit,
     /// The limit of a semaphore was removed.
     RemoveLimit,
+    /// A lock was closed.
+    Close,
+    /// A lock was opened.
+    Open,
     /// The access rules do not allow the request of an authenticated caller.
     Denied,
     /// A request had no valid credential.
@@ -160,7 +164,9 @@ impl RecentEvents {
             }
             AuditEventKind::ForceRelease
             | AuditEventKind::SetLimit
-            | AuditEventKind::RemoveLimit => {
+            | AuditEventKind::RemoveLimit
+            | AuditEventKind::Close
+            | AuditEventKind::Open => {
                 push(&self.audit_events, event, AUDIT_EVENTS_MAX);
             }
         }

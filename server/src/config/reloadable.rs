@@ -86,6 +86,10 @@ fn limits(reader: &mut Reader) -> Limits {
     }
     let about = "Longest lock_delay; a longer request is rejected";
     let lock_delay_max = setting("limits.lock_delay_max", about).with_default("10s");
+    let about = "Longest at_least; a longer request is rejected";
+    let at_least_max = setting("limits.at_least_max", about)
+        .with_default("24h")
+        .reloadable();
     Limits {
         ttl_min_ms: millis(ttl_min),
         ttl_max_ms: millis(ttl_max),
@@ -95,6 +99,7 @@ fn limits(reader: &mut Reader) -> Limits {
         lock_delay_max_ms: millis(
             reader.read(lock_delay_max, duration(Duration::ZERO, LOCK_DELAY_MAX)),
         ),
+        at_least_max_ms: millis(reader.read(at_least_max, duration(Duration::ZERO, YEAR))),
     }
 }
 

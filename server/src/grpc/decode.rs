@@ -13,7 +13,7 @@ use leasehold_proto::v1::{
 };
 
 pub(super) use self::inspection::{
-    force_release, get_lock, list_locks, set_lock_limit, watch_locks,
+    close_lock, force_release, get_lock, list_locks, open_lock, set_lock_limit, watch_locks,
 };
 use crate::{
     lock::{
@@ -69,6 +69,7 @@ pub(super) fn acquire(
         max_hold: request.max_hold,
         lock_delay: request.lock_delay,
         disconnect_grace: request.disconnect_grace,
+        at_least: request.at_least,
     };
     let targets = target.map(|target| vec![target]);
     let call = decode_call(&mut fields, request, targets, under, limits);
@@ -264,18 +265,29 @@ fn decode_call(
     let grace = request.disconnect_grace.filter(|_| under.is_none());
     let grace_ms = grace.map(|grace| fields.wait("disconnect_grace", Some(grace)));
     let max_hold_ms = fields.ttl("max_hold", request.max_hold);
+    let at_least_ms = request
+        .at_least
+        .map(|at_least| fields.wait("at_least", Some(at_least)));
     let options = LeaseOptions {
         max_hold_ms: limits.max_hold_ms(max_hold_ms),
         lock_delay_ms: fields.wait("lock_delay", request.lock_delay),
+        at_least_ms: at_least_ms.unwrap_or(0),
         disconnect_grace_ms: grace_ms.map(|grace_ms| grace_ms.min(ttl.as_millis())),
     };
     fields.lock_delay(options.lock_delay_ms, limits);
+    if let Some(at_least_ms) = at_least_ms {
+        match under {
+            Some(_) => fields.violation("at_least", "must be unset: the lease exists already"),
+            None => fields.at_least(at_least_ms, ttl, limits),
+        }
+    }
     let request_id = fields.request_id(&request.request_id);
     let (targets, owner) = (targets?, owner?);
     let requested_times = RequestedTimes {
         ttl_ms: ttl_ms.filter(|_| under.is_none()),
         max_hold_ms: max_hold_ms.unwrap_or(0),
         lock_delay_ms: options.lock_delay_ms,
+        at_least_ms: options.at_least_ms,
         disconnect_grace_ms: grace_ms,
     };
     Some(AcquireCall {
@@ -297,15 +309,16 @@ struct RequestedTimes {
     ttl_ms: Option<u64>,
     max_hold_ms: u64,
     lock_delay_ms: u64,
+    at_least_ms: u64,
     disconnect_grace_ms: Option<u64>,
 }
 
 impl RequestedTimes {
     /// Returns the hash of the arguments that a repeated request id must have in common with the
     /// first call: the locks, their modes and permits, the owner's id, the requested `ttl`,
-    /// `max_hold`, `lock_delay` and `disconnect_grace`. `limit` may differ, because the lock
-    /// already has one. `wait_timeout` and the owner's reason and labels may differ, because they
-    /// do not affect the result.
+    /// `max_hold`, `lock_delay`, `at_least` and `disconnect_grace`. `limit` may differ, because the
+    /// lock already has one. `wait_timeout` and the owner's reason and labels may differ, because
+    /// they do not affect the result.
     fn arguments_hash(&self, targets: &[Target], owner: &str) -> ArgumentsHash {
         let mut targets: Vec<_> = targets.iter().collect();
         targets.sort_by(|left, right| left.lock.cmp(&right.lock));
@@ -326,6 +339,7 @@ impl RequestedTimes {
             self.ttl_ms.unwrap_or(u64::MAX),
             self.max_hold_ms,
             self.lock_delay_ms,
+            self.at_least_ms,
             self.disconnect_grace_ms.unwrap_or(u64::MAX),
         ];
         let times = times.map(u64::to_be_bytes);

@@ -6,7 +6,10 @@ use prost_types::{Duration, Timestamp};
 use crate::{
     broker::ReleaseResult,
     inspection::{ListedLock, LockEvent},
-    lock::{HeldLock, Holder, Lease, LeaseId, LockKey, LockState, Mode, Owner, WaiterInfo},
+    lock::{
+        ActiveClosure, ClosureCause, HeldLock, Holder, Lease, LeaseId, LockKey, LockState, Mode,
+        Owner, WaiterInfo,
+    },
     store::{Change, ChangeKind},
     time::now_unix_millis,
 };
@@ -43,9 +46,9 @@ pub(super) fn released(result: ReleaseResult) -> pb::ReleaseResponse {
 
 /// Encodes a lock, whose mode may be known from holders that the caller may not see.
 pub(super) fn lock(lock: &LockKey, mode: Mode, state: &LockState) -> pb::Lock {
-    let lock_state = match (state.holder_count > 0, state.lock_delay_remaining_ms > 0) {
+    let lock_state = match (state.holder_count > 0, state.closure.is_some()) {
         (true, _) => pb::lock::State::Held,
-        (false, true) => pb::lock::State::Delayed,
+        (false, true) => pb::lock::State::Closed,
         (false, false) => pb::lock::State::Granting,
     };
     let holders = state.holders.iter().map(|held| holder(lock, held));
@@ -61,6 +64,22 @@ pub(super) fn lock(lock: &LockKey, mode: Mode, state: &LockState) -> pb::Lock {
         waiters: waiters.map(|queued| waiter(lock, queued)).collect(),
         queue_length: count(state.queue_length),
         last_fencing_token: signed(state.last_fencing_token),
+        closure: state.closure.as_deref().map(closure),
+    }
+}
+
+pub(super) fn closure(active: &ActiveClosure) -> pb::Closure {
+    let cause = match active.closure.cause {
+        ClosureCause::LockDelay => pb::ClosureCause::LockDelay,
+        ClosureCause::AtLeast => pb::ClosureCause::AtLeast,
+        ClosureCause::Operator => pb::ClosureCause::Operator,
+    };
+    let is_known = active.closure.owner != Owner::default();
+    pb::Closure {
+        cause: cause.into(),
+        owner: is_known.then(|| owner(&active.closure.owner)),
+        until_time: Some(timestamp(active.closure.until_ms)),
+        remaining: Some(duration(active.remaining_ms)),
     }
 }
 
@@ -126,6 +145,8 @@ fn event_type(kind: ChangeKind) -> EventType {
         ChangeKind::Revoked => EventType::Revoked,
         ChangeKind::Queued => EventType::Queued,
         ChangeKind::Abandoned => EventType::Abandoned,
+        ChangeKind::Closed => EventType::Closed,
+        ChangeKind::Opened => EventType::Opened,
     }
 }
 

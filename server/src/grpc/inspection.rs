@@ -3,9 +3,10 @@
 
 use futures::stream::{BoxStream, StreamExt as _};
 use leasehold_proto::v1::{
-    ForceReleaseLeaseRequest, ForceReleaseLeaseResponse, GetLockRequest, GetLockResponse,
-    ListLocksRequest, ListLocksResponse, SetLockLimitRequest, SetLockLimitResponse,
-    WatchLocksRequest, WatchLocksResponse, admin_service_server::AdminService,
+    CloseLockRequest, CloseLockResponse, ForceReleaseLeaseRequest, ForceReleaseLeaseResponse,
+    GetLockRequest, GetLockResponse, ListLocksRequest, ListLocksResponse, OpenLockRequest,
+    OpenLockResponse, SetLockLimitRequest, SetLockLimitResponse, WatchLocksRequest,
+    WatchLocksResponse, admin_service_server::AdminService,
     inspection_service_server::InspectionService,
 };
 use tonic::{Request, Response, Status};
@@ -26,7 +27,7 @@ impl InspectionService for InspectionServiceImpl {
         let context = take_context(&mut request)?;
         let lock = decode::get_lock(&request.into_inner())?;
         let state = self.0.get(&context, &lock).await?.ok_or_else(|| {
-            let explanation = "the lock has no holders and no waiters";
+            let explanation = "the lock has no holders and no waiters, and is not closed";
             RequestError::explained(LockError::LeaseNotFound, &lock, explanation)
         })?;
         let lock = Some(encode::lock(&lock, state.mode(), &state));
@@ -87,5 +88,27 @@ impl AdminService for InspectionServiceImpl {
         Ok(Response::new(SetLockLimitResponse {
             previous_limit: encode::count(previous.unwrap_or(0)),
         }))
+    }
+
+    async fn close_lock(
+        &self,
+        mut request: Request<CloseLockRequest>,
+    ) -> Result<Response<CloseLockResponse>, Status> {
+        let context = take_context(&mut request)?;
+        let command = decode::close_lock(request.into_inner(), &context.caller.name)?;
+        let closure = self.0.close(&context, &command).await?;
+        let closure = Some(encode::closure(&closure));
+        Ok(Response::new(CloseLockResponse { closure }))
+    }
+
+    async fn open_lock(
+        &self,
+        mut request: Request<OpenLockRequest>,
+    ) -> Result<Response<OpenLockResponse>, Status> {
+        let context = take_context(&mut request)?;
+        let lock = decode::open_lock(request.into_inner())?;
+        let closure = self.0.open(&context, &lock).await?;
+        let closure = closure.as_ref().map(encode::closure);
+        Ok(Response::new(OpenLockResponse { closure }))
     }
 }

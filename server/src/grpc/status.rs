@@ -205,12 +205,16 @@ fn classify(error: &LockError) -> (Code, pb::ErrorReason, Option<u64>) {
     }
 }
 
-/// Returns the time after which a lock may be free, if it is held or under a lock delay.
+/// Returns the time after which a lock may be free, if it is held or closed.
 fn free_in_ms(contention: &Contention) -> Option<u64> {
     let holders = contention.holders.iter();
     let expiry_ms = holders.map(|holder| holder.remaining_ms).min();
-    let lock_delay_ms = contention.lock_delay_remaining_ms;
-    expiry_ms.max((lock_delay_ms > 0).then_some(lock_delay_ms))
+    expiry_ms.max(
+        contention
+            .closure
+            .as_ref()
+            .map(|closure| closure.remaining_ms),
+    )
 }
 
 fn error_info(reason: pb::ErrorReason, metadata: Vec<(String, String)>) -> Any {
@@ -272,22 +276,27 @@ fn encode_contention(
     lock: &LockKey,
     retry_after_ms: Option<u64>,
 ) -> pb::Contention {
+    let shorten_owner = |owner: &mut pb::Owner| {
+        owner.id = truncate(&owner.id).to_owned();
+        owner.reason = truncate(&owner.reason).to_owned();
+        owner.labels.clear();
+    };
     let shorten = |held| {
         let mut holder = encode::holder(lock, held);
-        if let Some(owner) = &mut holder.owner {
-            owner.id = truncate(&owner.id).to_owned();
-            owner.reason = truncate(&owner.reason).to_owned();
-            owner.labels.clear();
-        }
+        holder.owner.iter_mut().for_each(shorten_owner);
         if let Some(target) = &mut holder.target {
             target.name = truncate(&target.name).to_owned();
         }
         holder
     };
+    let mut closure = contention.closure.as_deref().map(encode::closure);
+    let closed_by = closure.iter_mut().flat_map(|closure| &mut closure.owner);
+    closed_by.for_each(shorten_owner);
     pb::Contention {
         holders: contention.holders.iter().map(shorten).collect(),
         queue_length: encode::count(contention.queue_length),
         retry_after: retry_after_ms.map(encode::duration),
+        closure,
     }
 }
 

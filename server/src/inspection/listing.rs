@@ -47,8 +47,8 @@ pub(crate) struct ListQuery {
     page_size: usize,
 }
 
-/// A lock as a list shows it to one caller: without waiters, and without holders unless the caller
-/// may observe the lock.
+/// A lock as a list shows it to one caller: without waiters, and without holders and the owner of
+/// the closure unless the caller may observe the lock.
 #[derive(Debug, Clone)]
 pub struct ListedLock {
     pub lock: LockKey,
@@ -202,6 +202,10 @@ impl ListedLock {
         state.waiters.clear();
         if !context.can(Verb::Observe, &lock) {
             state.holders.clear();
+            state
+                .closure
+                .iter_mut()
+                .for_each(|closure| closure.redact());
         }
         Self { lock, mode, state }
     }

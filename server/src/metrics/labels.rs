@@ -9,7 +9,7 @@ pub(super) type Label = (&'static str, &'static str);
 pub(super) const MODES: [&str; 3] = ["exclusive", "shared", "semaphore"];
 
 /// Outcomes of an acquire.
-pub(super) const OUTCOMES: [&str; 11] = [
+pub(super) const OUTCOMES: [&str; 12] = [
     "granted",
     "held",
     "wait_timeout",
@@ -21,12 +21,14 @@ pub(super) const OUTCOMES: [&str; 11] = [
     "store_unavailable",
     "draining",
     "refused",
+    "closed",
 ];
 pub(super) const GRANTED: usize = 0;
 pub(super) const CANCELLED: usize = 4;
 pub(super) const INVALID: usize = 6;
 pub(super) const DENIED: usize = 7;
 const REJECTED: usize = 10;
+const CLOSED: usize = 11;
 
 pub(super) const RESULTS: [&str; 4] = ["live", "stale", "unknown", "failed"];
 pub(super) const QUOTAS: [&str; 12] = [
@@ -126,6 +128,7 @@ pub(super) fn mode(mode: Mode) -> usize {
 /// Returns an index into [`OUTCOMES`].
 pub(super) fn outcome(error: &LockError) -> usize {
     match error {
+        LockError::Held(contention) if contention.is_closed() => CLOSED,
         LockError::Held(_) => 1,
         LockError::WaitTimeout(_) | LockError::StillQueued => 2,
         LockError::QueueFull => 3,

@@ -9,9 +9,9 @@ use tokio::time::Instant;
 use super::{LabelCounters, Metrics, Registrar, buckets, labels::Label};
 use crate::{
     lock::{
-        AcquireCommand, Attachment, AttemptId, BrokerId, DeploymentKey, ExpectedAttachment,
-        FencingToken, Filter, Grant, LeaseRef, LockKey, LockState, ReleaseScope, RequestHash,
-        RevokeCommand,
+        AcquireCommand, ActiveClosure, Attachment, AttemptId, BrokerId, CloseCommand,
+        DeploymentKey, ExpectedAttachment, FencingToken, Filter, Grant, LeaseRef, LockKey,
+        LockState, ReleaseScope, RequestHash, RevokeCommand,
     },
     store::{
         Acquired, Assumption, Cancelled, Checked, Cursor, LeaseReply, LimitSet, Listed, Listener,
@@ -173,6 +173,14 @@ impl Store for InstrumentedStore {
     async fn set_limit(&self, lock: &LockKey, limit: Option<u32>) -> Result<LimitSet, StoreError> {
         self.time("set_limit", self.store.set_limit(lock, limit))
             .await
+    }
+
+    async fn close(&self, close: &CloseCommand) -> Result<Option<ActiveClosure>, StoreError> {
+        self.time("close", self.store.close(close)).await
+    }
+
+    async fn open(&self, lock: &LockKey) -> Result<Option<ActiveClosure>, StoreError> {
+        self.time("open", self.store.open(lock)).await
     }
 
     async fn revoke(&self, command: &RevokeCommand) -> Result<LeaseReply<Revoked>, StoreError> {

@@ -188,12 +188,16 @@ impl RequestContext {
         self.can(Verb::List, lock) && (filter.owner_id.is_empty() || self.can(Verb::Observe, lock))
     }
 
-    /// Removes the holders from the error unless the caller may observe the lock.
+    /// Removes the holders and the owner of the closure from the error unless the caller may observe the lock.
     pub fn redact_holders(&self, mut failure: LockFailure) -> LockFailure {
         if let LockError::Held(contention) | LockError::WaitTimeout(contention) = &mut failure.error
             && !self.can(Verb::Observe, &failure.lock)
         {
             contention.holders.clear();
+            contention
+                .closure
+                .iter_mut()
+                .for_each(|closure| closure.redact());
         }
         failure
     }

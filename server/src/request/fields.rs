@@ -12,6 +12,9 @@ pub struct FieldValidator {
     violations: Vec<Violation>,
 }
 
+/// Longest closure of a lock by an operator: 31 days.
+const CLOSURE_MAX_MS: u64 = 2_678_400_000;
+
 impl FieldValidator {
     pub fn violation(&mut self, field: impl Into<String>, description: &'static str) {
         self.violations.push(Violation {
@@ -50,10 +53,19 @@ impl FieldValidator {
         Some(LockKey::new(namespace.ok()?, name.ok()?))
     }
 
-    /// Checks the reason for which an operator revokes a lease.
-    pub fn revoke_reason(&mut self, reason: &str) {
+    /// Checks the reason that an operator gives.
+    pub fn operator_reason(&mut self, reason: &str) {
         if !(1..=REASON_MAX_BYTES).contains(&reason.len()) {
-            self.violation("reason", "must be 1 to 512 bytes: it is sent to the holder");
+            self.violation("reason", "must be 1 to 512 bytes: it is shown to callers");
+        }
+    }
+
+    /// Checks the end of a closure by an operator, in milliseconds since 1970.
+    pub fn closure_end(&mut self, field: &str, until_ms: u64, now_ms: u64) {
+        if until_ms <= now_ms {
+            self.violation(field, "must not be in the past");
+        } else if until_ms - now_ms > CLOSURE_MAX_MS {
+            self.violation(field, "must be at most 31 days from now");
         }
     }
 

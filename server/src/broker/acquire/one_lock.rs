@@ -322,7 +322,7 @@ impl LockAcquisition<'_> {
                         .take(CONTENTION_HOLDERS_MAX)
                         .collect(),
                     queue_length: state.queue_length,
-                    lock_delay_remaining_ms: state.lock_delay_remaining_ms,
+                    closure: state.closure,
                 }
             },
         )))

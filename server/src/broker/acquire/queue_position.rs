@@ -21,7 +21,16 @@ pub(super) struct QueuePositionTracker {
     sequence: Option<u64>,
     /// Lowest position so far. New waiters join behind this one, so the position never rises.
     position: u32,
-    last_sent: Option<(u32, Vec<LeaseId>)>,
+    last_sent: Option<SentUpdate>,
+}
+
+/// The parts of an update by which the next one is found to differ.
+#[derive(Debug, PartialEq, Eq)]
+struct SentUpdate {
+    position: u32,
+    holders: Vec<LeaseId>,
+    /// End of the closure, in milliseconds since 1970.
+    closed_until_ms: Option<u64>,
 }
 
 impl QueuePositionTracker {
@@ -66,7 +75,8 @@ impl QueuePositionTracker {
         }
     }
 
-    /// Sends the client of a queued request an update if the position or the holders have changed.
+    /// Sends the client of a queued request an update if the position, the holders or the closure
+    /// have changed.
     fn observe(&mut self, state: &LockState) {
         let Some(sequence) = self.sequence else {
             return;
@@ -74,8 +84,11 @@ impl QueuePositionTracker {
         self.position = self.position.min(position_in(state, sequence));
         let position = self.position;
         let holders = state.holders.iter().take(CONTENTION_HOLDERS_MAX);
-        let leases: Vec<_> = holders.clone().map(|holder| holder.lease_id).collect();
-        let update = (position, leases);
+        let update = SentUpdate {
+            position,
+            holders: holders.clone().map(|holder| holder.lease_id).collect(),
+            closed_until_ms: state.closure.as_ref().map(|active| active.closure.until_ms),
+        };
         if self.last_sent.as_ref() == Some(&update) {
             return;
         }
@@ -88,6 +101,7 @@ impl QueuePositionTracker {
             position,
             queue_length: state.queue_length.max(position),
             holders: holders.cloned().collect(),
+            closure: state.closure.clone(),
         })));
     }
 }
@@ -132,7 +146,7 @@ mod tests {
             holder_count: 0,
             waiters: waiters.collect(),
             queue_length,
-            lock_delay_remaining_ms: 0,
+            closure: None,
             last_fencing_token: 1,
         }
     }

@@ -7,7 +7,8 @@ use tokio::time::Instant;
 use crate::{
     broker::ReleaseResult,
     lock::{
-        AcquireCall, Holder, Lease, LeaseId, LockFailure, LockKey, PresentedLease, RequestHash, Ttl,
+        AcquireCall, ActiveClosure, Holder, Lease, LeaseId, LockFailure, LockKey, PresentedLease,
+        RequestHash, Ttl,
     },
     recent_events::LeaseEndReason,
     trace::Span,
@@ -168,6 +169,8 @@ pub struct QueueUpdate {
     /// Holders of the lock, at most
     /// [`CONTENTION_HOLDERS_MAX`](crate::lock::CONTENTION_HOLDERS_MAX).
     pub holders: Vec<Holder>,
+    /// Closure of the lock, if the lock is closed.
+    pub closure: Option<Box<ActiveClosure>>,
 }
 
 /// A lease that was renewed.

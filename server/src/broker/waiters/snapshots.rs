@@ -97,7 +97,7 @@ mod tests {
             holder_count: 0,
             waiters: Vec::new(),
             queue_length,
-            lock_delay_remaining_ms: 0,
+            closure: None,
             last_fencing_token: 0,
         }
     }

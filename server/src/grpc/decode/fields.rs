@@ -2,10 +2,10 @@
 
 use leasehold_proto::v1::{self as pb, LockMode, LockRef, LockTarget};
 use prost::Message as _;
-use prost_types::Duration;
+use prost_types::{Duration, Timestamp};
 
 use crate::{
-    lock::{FencingToken, Limits, LockKey, Mode, Owner, PERMITS_MAX, RequestId, Target},
+    lock::{FencingToken, Limits, LockKey, Mode, Owner, PERMITS_MAX, RequestId, Target, Ttl},
     request::{FieldValidator, OWNER_ID_MAX_BYTES, REASON_MAX_BYTES},
 };
 
@@ -15,6 +15,16 @@ const OWNER_MAX_BYTES: usize = 1_024;
 /// The range of `google.protobuf.Duration`: about 10,000 years.
 const SECONDS_MAX: i64 = 315_576_000_000;
 const NANOS_MAX: i32 = 999_999_999;
+
+/// Returns a time in milliseconds since 1970; 0 for times before that.
+pub(super) fn unix_millis(time: Timestamp) -> u64 {
+    match (u64::try_from(time.seconds), u64::try_from(time.nanos)) {
+        (Ok(seconds), Ok(nanos)) => seconds
+            .saturating_mul(1_000)
+            .saturating_add(nanos / 1_000_000),
+        _ => 0,
+    }
+}
 
 impl FieldValidator {
     pub(super) fn required<T, R>(
@@ -103,6 +113,18 @@ impl FieldValidator {
                 "lock_delay",
                 "must be at most limits.lock_delay_max of the broker, by default 10 s",
             );
+        }
+    }
+
+    /// Checks an `at_least` that is set. `ttl` is the validity of the lease.
+    pub(super) fn at_least(&mut self, at_least_ms: u64, ttl: Ttl, limits: &Limits) {
+        if at_least_ms > limits.at_least_max_ms {
+            self.violation(
+                "at_least",
+                "must be at most limits.at_least_max of the broker, by default 24 h",
+            );
+        } else if at_least_ms < ttl.as_millis() {
+            self.violation("at_least", "must not be shorter than ttl");
         }
     }
 

@@ -1,14 +1,16 @@
 //! Decoding of requests to inspect and to administer locks.
 
 use leasehold_proto::v1::{
-    ForceReleaseLeaseRequest, GetLockRequest, ListLocksRequest, SetLockLimitRequest,
-    WatchLocksRequest,
+    CloseLockRequest, ForceReleaseLeaseRequest, GetLockRequest, ListLocksRequest, OpenLockRequest,
+    SetLockLimitRequest, WatchLocksRequest, close_lock_request::End,
 };
 
+use super::fields;
 use crate::{
     inspection::{ListRequest, WatchRequest},
-    lock::{Limits, LockKey, PERMITS_MAX, RevokeCommand, RevokeMode},
-    request::{FieldValidator, RequestError},
+    lock::{CloseCommand, Limits, LockKey, Owner, PERMITS_MAX, RevokeCommand, RevokeMode},
+    request::{FieldValidator, OWNER_ID_MAX_BYTES, RequestError},
+    time::now_unix_millis,
 };
 
 pub(in crate::grpc) fn get_lock(request: &GetLockRequest) -> Result<LockKey, RequestError> {
@@ -50,6 +52,57 @@ pub(in crate::grpc) fn set_lock_limit(
     Ok((lock, (limit > 0).then_some(limit)))
 }
 
+/// Name of an operator who is not authenticated and gives no name.
+const UNNAMED_OPERATOR: &str = "operator";
+
+/// Decodes a request to close a lock. `caller` is the name of an authenticated caller, or empty.
+pub(in crate::grpc) fn close_lock(
+    request: CloseLockRequest,
+    caller: &str,
+) -> Result<CloseCommand, RequestError> {
+    let mut fields = FieldValidator::default();
+    let lock = fields.required_lock(request.lock);
+    fields.operator_reason(&request.reason);
+    if request.operator.len() > OWNER_ID_MAX_BYTES {
+        fields.violation("operator", "must be at most 256 bytes");
+    }
+    let now_ms = now_unix_millis();
+    let (field, until_ms) = match request.end {
+        Some(End::UntilTime(until)) => ("until_time", Some(fields::unix_millis(until))),
+        Some(End::Duration(duration)) => {
+            let duration_ms = fields.ttl("duration", Some(duration));
+            let until_ms = duration_ms.map(|duration_ms| now_ms.saturating_add(duration_ms));
+            ("duration", until_ms)
+        }
+        None => {
+            fields.violation("until_time", "or duration is required");
+            ("until_time", None)
+        }
+    };
+    if let Some(until_ms) = until_ms {
+        fields.closure_end(field, until_ms, now_ms);
+    }
+    let name = [caller, &request.operator, UNNAMED_OPERATOR];
+    let name = name.into_iter().find(|name| !name.is_empty());
+    let operator = Owner {
+        id: name.unwrap_or_default().to_owned(),
+        reason: request.reason,
+        ..Owner::default()
+    };
+    let close = lock.zip(until_ms).map(|(lock, until_ms)| CloseCommand {
+        lock,
+        until_ms,
+        operator,
+    });
+    fields.finish(close)
+}
+
+pub(in crate::grpc) fn open_lock(request: OpenLockRequest) -> Result<LockKey, RequestError> {
+    let mut fields = FieldValidator::default();
+    let lock = fields.required_lock(request.lock);
+    fields.finish(lock)
+}
+
 pub(in crate::grpc) fn force_release(
     request: ForceReleaseLeaseRequest,
     limits: &Limits,
@@ -57,7 +110,7 @@ pub(in crate::grpc) fn force_release(
     let mut fields = FieldValidator::default();
     let lock = fields.required_lock(request.lock);
     let lease_id = fields.lease_id("lease_id", &request.lease_id);
-    fields.revoke_reason(&request.reason);
+    fields.operator_reason(&request.reason);
     let grace_ms = fields.wait("grace", request.grace);
     let delay = request.lock_delay;
     let lock_delay_ms = delay.map(|delay| fields.wait("lock_delay", Some(delay)));

@@ -127,6 +127,12 @@ fn the_fields_of_an_acquire_are_checked() {
         r.max_hold = duration(0, 0) => "max_hold must be more than 0"
         r.lock_delay = duration(10, 0) => ""
         r.lock_delay = duration(10, 1) => "lock_delay must be at most"
+        r.at_least = duration(86_400, 0) => ""
+        r.at_least = duration(86_401, 0) => "at_least must be at most limits.at_least_max"
+        r.at_least = duration(10, 0) => ""
+        r.at_least = duration(9, 0) => "at_least must not be shorter than ttl"
+        r.at_least = duration(0, 0) => "at_least must not be shorter than ttl"
+        r.at_least = duration(-1, 0) => "at_least must not be negative"
         r.request_id = "1".to_owned() => "request_id must be a UUID"
     }
 }
@@ -168,6 +174,7 @@ fn the_fields_of_a_presented_lease_are_checked() {
         r.ttl = duration(1, 0) => ""
         r.max_hold = duration(1, 0) => "max_hold must be unset"
         r.lock_delay = duration(1, 0) => "lock_delay must be unset"
+        r.at_least = duration(60, 0) => "at_least must be unset"
     }
 }
 

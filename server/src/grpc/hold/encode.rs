@@ -89,11 +89,14 @@ fn release_reason(reason: Option<String>) -> String {
 }
 
 fn queued(update: &QueueUpdate, context: &RequestContext) -> pb::Queued {
-    let holders = match context.can(Verb::Observe, &update.lock) {
-        true => update.holders.as_slice(),
-        false => &[],
-    };
-    let holders = holders.iter();
+    let may_observe = context.can(Verb::Observe, &update.lock);
+    let holders = update.holders.iter().filter(|_| may_observe);
+    let closure = update.closure.clone().map(|mut closure| {
+        if !may_observe {
+            closure.redact();
+        }
+        encode::closure(&closure)
+    });
     let interval_ms = update.ttl.heartbeat_interval_ms();
     pb::Queued {
         call_id: update.call_id,
@@ -105,6 +108,7 @@ fn queued(update: &QueueUpdate, context: &RequestContext) -> pb::Queued {
         heartbeat_interval: Some(encode::duration(
             interval_ms.min(HEARTBEAT_WHILE_WAITING_MS),
         )),
+        closure,
     }
 }
 

@@ -152,6 +152,10 @@ impl Buffer {
         if let Some(Message::Queued(update)) = &mut response.message {
             if self.bytes >= BYTES_MAX {
                 update.holders.clear();
+                update
+                    .closure
+                    .iter_mut()
+                    .for_each(|closure| closure.owner = None);
             }
             let unread_index = self.positions.entry(update.call_id).or_insert(newest_index);
             if is_full && *unread_index != newest_index {

@@ -51,7 +51,7 @@ fn longest_contention() -> Contention {
     Contention {
         holders: vec![holder; CONTENTION_HOLDERS_MAX],
         queue_length: u32::MAX,
-        lock_delay_remaining_ms: u64::from(u32::MAX),
+        closure: None,
     }
 }
 
