@@ -4,6 +4,7 @@
 mod assets;
 mod audit;
 mod change_feed;
+mod closure;
 mod csrf;
 mod force_release;
 mod format;
@@ -72,6 +73,8 @@ pub(crate) fn router(service: InspectionService, store: String, stop: Cancellati
         .route("/audit", get(audit::show))
         .route("/live", get(sse::stream_updates))
         .route("/lock/force-release", post(force_release::force_release))
+        .route("/lock/close", post(closure::close))
+        .route("/lock/open", post(closure::open))
         .route_layer(from_fn_with_state(
             Arc::clone(&console),
             layout::authenticate,

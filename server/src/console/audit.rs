@@ -95,6 +95,8 @@ impl AuditRow {
             AuditEventKind::ForceRelease => ("lease revoked", "warning"),
             AuditEventKind::SetLimit => ("limit set", "good"),
             AuditEventKind::RemoveLimit => ("limit removed", "good"),
+            AuditEventKind::Close => ("closed", "warning"),
+            AuditEventKind::Open => ("opened", "good"),
             AuditEventKind::Denied | AuditEventKind::Unauthenticated => ("denied", "bad"),
         };
         let caller = match (event.kind, event.caller.as_str()) {

@@ -1,4 +1,5 @@
-//! CSRF tokens of the form to revoke a lease. A token is bound to one user and one lease.
+//! CSRF tokens of the forms of operators. A token is bound to one user, one lock and one lease or
+//! action.
 
 use std::time::{Duration, SystemTime};
 
@@ -15,13 +16,14 @@ const TOKEN_TTL: Duration = Duration::from_secs(3_600);
 /// Issues and verifies tokens with a key that only this process has.
 pub(super) struct CsrfTokens([u8; 32]);
 
-/// The user and the lease that a token is bound to.
+/// The user and the action that a token is bound to.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TokenScope<'a> {
     pub(super) user: &'a str,
     pub(super) namespace: &'a str,
     pub(super) name: &'a str,
-    pub(super) lease_id: &'a str,
+    /// Id of the lease to revoke, or the name of another action on the lock.
+    pub(super) subject: &'a str,
 }
 
 impl CsrfTokens {
@@ -61,9 +63,9 @@ impl CsrfTokens {
             user,
             namespace,
             name,
-            lease_id,
+            subject,
         } = scope;
-        for field in [user, namespace, name, lease_id] {
+        for field in [user, namespace, name, subject] {
             digest.update(&(field.len() as u64).to_be_bytes());
             digest.update(field.as_bytes());
         }
@@ -86,7 +88,7 @@ mod tests {
             user: "token:ops",
             namespace: "default",
             name: "a",
-            lease_id: "l",
+            subject: "l",
         });
         let (expires_at, _) = token.split_once('.').expect("two parts");
         let expires_at: u64 = expires_at.parse().expect("a time");
@@ -101,7 +103,7 @@ mod tests {
             user: "token:ops",
             namespace: "default",
             name: "a",
-            lease_id: "l",
+            subject: "l",
         };
         let token = tokens.issue(scope);
         assert!(tokens.verify(&token, scope));
@@ -117,7 +119,7 @@ mod tests {
             },
             TokenScope { name: "b", ..scope },
             TokenScope {
-                lease_id: "m",
+                subject: "m",
                 ..scope
             },
         ] {

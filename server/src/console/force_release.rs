@@ -53,7 +53,7 @@ pub(super) async fn force_release(
         user: &user.caller.name,
         namespace: &form.namespace,
         name: &form.name,
-        lease_id: &form.lease_id,
+        subject: &form.lease_id,
     };
     if !console.csrf_tokens.verify(&form.mark, scope) {
         let message = "The form is invalid: this replica did not create it for you and this lease \
@@ -83,7 +83,7 @@ impl ForceReleaseForm {
         let mut fields = FieldValidator::default();
         let lock = fields.lock("lock", &self.namespace, &self.name);
         let lease_id = fields.lease_id("lease_id", &self.lease_id);
-        fields.revoke_reason(&reason);
+        fields.operator_reason(&reason);
         let (lock, lease_id) = fields.finish(lock.zip(lease_id))?;
         Ok(RevokeCommand {
             lock,

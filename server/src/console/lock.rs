@@ -1,4 +1,5 @@
-//! Page of one lock: its holders, its queue, its recent lease ends, and the form to revoke a lease.
+//! Page of one lock: its holders, its queue, its recent lease ends, and the forms to revoke a lease and
+//! to close or open the lock.
 
 use askama::Template;
 use axum::{
@@ -12,6 +13,7 @@ use serde::Deserialize;
 use super::{
     ConsoleState, SharedState,
     audit::EndRow,
+    closure::ClosureAction,
     csrf::TokenScope,
     format::{Link, Moment, href},
     layout::{ErrorPage, Layout, render, require_broker},
@@ -20,7 +22,7 @@ use super::{
 };
 use crate::{
     access::Verb,
-    lock::{Holder, LockKey, LockState, WaiterInfo},
+    lock::{ActiveClosure, ClosureCause, Holder, LockKey, LockState, WaiterInfo},
     request::{FieldValidator, RequestContext},
     telemetry::plain,
 };
@@ -29,6 +31,8 @@ use crate::{
 const ENDS_MAX: usize = 20;
 /// Fragment of an address that refers to the form to revoke a lease.
 const FORM_FRAGMENT: &str = "#take";
+/// Fragment of an address that refers to the form to close or open the lock.
+const CLOSURE_FORM_FRAGMENT: &str = "#closure";
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -37,6 +41,8 @@ pub(super) struct LockQuery {
     name: String,
     /// The id of the lease to revoke.
     lease: String,
+    /// The form to show: `close` or `open`.
+    form: String,
     /// The operator action that has just been performed.
     done: String,
 }
@@ -61,6 +67,29 @@ struct LockPage {
     notice: &'static str,
     may_take: bool,
     form: Option<RevokeForm>,
+    closure: Option<ClosureRow>,
+    /// Address of the form to close or to open the lock, for users who may do so.
+    closure_form_href: Option<String>,
+    closure_form: Option<ClosureForm>,
+}
+
+/// The closure of the lock.
+struct ClosureRow {
+    /// `an operator`, or the option of a lease.
+    by: &'static str,
+    /// The operator, or the owner of the lease.
+    owner: String,
+    reason: String,
+    left: Moment,
+}
+
+/// The form to close the lock, or to open it.
+struct ClosureForm {
+    /// Unformatted values, because the browser sends them back.
+    namespace: String,
+    name: String,
+    mark: String,
+    opens: bool,
 }
 
 struct HolderRow {
@@ -109,7 +138,7 @@ pub(super) async fn show(
     let ends = ends.iter().map(|end| EndRow::new(end, true)).collect();
     let page = LockPage::new(&console, &user, &query, &key, state, ends);
     let mut response = render(&page);
-    if page.form.is_some() {
+    if page.form.is_some() || page.closure_form.is_some() {
         // With the policy `no-referrer`, a browser without `Sec-Fetch-Site` sends the form with the
         // origin `null`. With `same-origin` it sends the origin, and only to this server.
         let policy = HeaderValue::from_static("same-origin");
@@ -147,6 +176,17 @@ impl LockPage {
         if may_revoke && !query.lease.is_empty() {
             form = Some(RevokeForm::new(console, user, key, &state, &query.lease));
         }
+        let may_close = user.can(Verb::Admin, key);
+        let action = match state.closure.is_some() {
+            true => ClosureAction::Open,
+            false => ClosureAction::Close,
+        };
+        let fields = [
+            ("namespace", key.namespace()),
+            ("name", key.name()),
+            ("form", action.name()),
+        ];
+        let closure_form = may_close && query.form == action.name();
         let holders = state.holders.iter();
         let waiters = (1..).zip(&state.waiters);
         Self {
@@ -167,6 +207,9 @@ impl LockPage {
             notice: notice(&query.done),
             may_take: may_revoke,
             form,
+            closure: state.closure.as_deref().map(ClosureRow::new),
+            closure_form_href: may_close.then(|| href("/lock", &fields) + CLOSURE_FORM_FRAGMENT),
+            closure_form: closure_form.then(|| ClosureForm::new(console, user, key, action)),
         }
     }
 }
@@ -183,6 +226,9 @@ fn notice(done: &str) -> &'static str {
             "The lease is revoked. Its holder is notified, and the lock is free when it is \
              released, or when the lease has expired."
         }
+        "closed" => "The lock is closed: nothing new is granted until the end of the closure.",
+        "opened" => "The lock is open.",
+        "not-closed" => "The lock was not closed: nothing was done.",
         "asked" => "The holder is asked to finish, and its lease ends after the grace period.",
         _ => "",
     }
@@ -228,6 +274,44 @@ impl WaiterRow {
     }
 }
 
+impl ClosureRow {
+    fn new(active: &ActiveClosure) -> Self {
+        let owner = &active.closure.owner;
+        Self {
+            by: match active.closure.cause {
+                ClosureCause::LockDelay => "the lock_delay of a lease",
+                ClosureCause::AtLeast => "the at_least of a lease",
+                ClosureCause::Operator => "an operator",
+            },
+            owner: plain(&owner.id),
+            reason: plain(&owner.reason),
+            left: Moment::ahead(active.remaining_ms),
+        }
+    }
+}
+
+impl ClosureForm {
+    fn new(
+        console: &ConsoleState,
+        user: &RequestContext,
+        key: &LockKey,
+        action: ClosureAction,
+    ) -> Self {
+        let scope = TokenScope {
+            user: &user.caller.name,
+            namespace: key.namespace(),
+            name: key.name(),
+            subject: action.name(),
+        };
+        Self {
+            namespace: key.namespace().to_owned(),
+            name: key.name().to_owned(),
+            mark: console.csrf_tokens.issue(scope),
+            opens: action == ClosureAction::Open,
+        }
+    }
+}
+
 impl RevokeForm {
     fn new(
         console: &ConsoleState,
@@ -242,7 +326,7 @@ impl RevokeForm {
             user: &user.caller.name,
             namespace: key.namespace(),
             name: key.name(),
-            lease_id,
+            subject: lease_id,
         };
         Self {
             namespace: key.namespace().to_owned(),

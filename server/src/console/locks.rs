@@ -79,6 +79,8 @@ pub(super) struct Row {
     pub(super) owners: Vec<Link>,
     pub(super) more_owners: usize,
     pub(super) since: Option<Moment>,
+    /// Time until the end of the closure, if the lock is closed.
+    pub(super) closed: Option<Moment>,
     pub(super) queue_length: u32,
 }
 
@@ -225,13 +227,17 @@ impl Row {
             more_owners: holders.saturating_sub(owners.len()),
             owners,
             since: (since_ms < u64::MAX).then(|| Moment::past(since_ms)),
+            closed: state
+                .closure
+                .as_ref()
+                .map(|active| Moment::ahead(active.remaining_ms)),
             queue_length: state.queue_length,
         }
     }
 }
 
 pub(super) fn state_name(state: &LockState) -> &'static str {
-    match (state.holder_count > 0, state.lock_delay_remaining_ms > 0) {
+    match (state.holder_count > 0, state.closure.is_some()) {
         (true, _) => "held",
         (false, true) => "closed",
         (false, false) => "granting",

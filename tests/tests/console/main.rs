@@ -10,6 +10,7 @@ mod loads {
 
 mod access;
 mod assets;
+mod closures;
 mod content;
 mod history;
 mod live;
