@@ -189,12 +189,13 @@ impl Probe {
             [target] => self.client.lock(target.clone()),
             _ => self.client.lock_all(targets),
         };
-        let settings: [(&str, Setting); 5] = [
+        let settings: [(&str, Setting); 6] = [
             ("ttl_ms", Lock::ttl),
             ("wait_ms", Lock::wait),
             ("max_hold_ms", Lock::max_hold),
             ("lock_delay_ms", Lock::lock_delay),
             ("disconnect_grace_ms", Lock::disconnect_grace),
+            ("at_least_ms", Lock::at_least),
         ];
         for (name, set) in settings {
             if let Some(time) = ms(&command[name]) {

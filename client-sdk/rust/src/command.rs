@@ -60,6 +60,7 @@ pub(crate) struct AcquireParams {
     pub(crate) max_hold: Option<Duration>,
     pub(crate) lock_delay: Option<Duration>,
     pub(crate) disconnect_grace: Option<Duration>,
+    pub(crate) at_least: Option<Duration>,
 }
 
 /// Locks of a lease that one guard releases.
@@ -91,6 +92,7 @@ impl AcquireParams {
                 max_hold: time(self.max_hold),
                 lock_delay: time(self.lock_delay),
                 disconnect_grace: time(self.disconnect_grace),
+                at_least: time(self.at_least),
             }),
             several => AcquireMessage::Several(pb::AcquireAllRequest {
                 targets: several.to_vec(),
@@ -101,6 +103,7 @@ impl AcquireParams {
                 max_hold: time(self.max_hold),
                 lock_delay: time(self.lock_delay),
                 disconnect_grace: time(self.disconnect_grace),
+                at_least: time(self.at_least),
             }),
         }
     }

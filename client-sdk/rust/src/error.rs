@@ -85,6 +85,39 @@ pub struct Contention {
     pub queue_length: u32,
     /// Shortest time until the lease of a holder expires unless it is renewed.
     pub retry_after: Option<Duration>,
+    /// Closure of the lock, if the lock is closed.
+    pub closure: Option<Box<Closure>>,
+}
+
+/// A period in which a lock grants nothing new. A hint that may be stale.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Closure {
+    /// Cause of the closure.
+    pub cause: ClosureCause,
+    /// Name of the process whose lease has ended, or of the operator; empty if the caller may not
+    /// observe the lock.
+    pub owner: String,
+    /// Reason of the process for its lease, or of the operator.
+    pub reason: String,
+    /// End of the period by the clock of the store.
+    pub until: Option<SystemTime>,
+    /// Time until the end of the period.
+    pub remaining: Duration,
+}
+
+/// Cause of a [`Closure`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ClosureCause {
+    /// The `lock_delay` of a lease that expired or was revoked.
+    LockDelay,
+    /// The `at_least` of a lease that has ended.
+    AtLeast,
+    /// A command of an operator.
+    Operator,
+    /// Another cause, of a broker that is newer than this client.
+    Other,
 }
 
 /// Rejection by a broker.
@@ -287,6 +320,16 @@ impl fmt::Display for Contention {
             write!(f, "{join} {}", holder.owner)?;
             if !holder.reason.is_empty() {
                 write!(f, " ({})", holder.reason)?;
+            }
+        }
+        if let Some(closure) = self
+            .closure
+            .as_ref()
+            .filter(|closure| !closure.owner.is_empty())
+        {
+            write!(f, "; closed by {}", closure.owner)?;
+            if !closure.reason.is_empty() {
+                write!(f, " ({})", closure.reason)?;
             }
         }
         Ok(())

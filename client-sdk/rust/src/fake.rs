@@ -18,8 +18,9 @@
 //! # }
 //! ```
 //!
-//! Leases never expire here, and there is no `max_hold`, `lock_delay` or `disconnect_grace`: a lock
-//! is held until it is released or [lost](Broker::lose). Everything else works as with a broker:
+//! Leases never expire here, and there is no `max_hold`, `lock_delay`, `at_least` or
+//! `disconnect_grace`: a lock is held until it is released or [lost](Broker::lose), and is then
+//! free at once. Everything else works as with a broker:
 //! one queue for each lock in strict order, rising fencing tokens, shared locks, permits, several
 //! locks at once and re-entry.
 

@@ -76,7 +76,8 @@ pub use self::{
     client::{Builder, Client},
     election::{Election, Observer},
     error::{
-        ConnectError, Contention, Error, ErrorDetail, Holder, LostReason, ReleaseError, RunError,
+        Closure, ClosureCause, ConnectError, Contention, Error, ErrorDetail, Holder, LostReason,
+        ReleaseError, RunError,
     },
     guard::{Guard, Held},
     lock::Lock,

@@ -55,6 +55,7 @@ impl Lock {
                 max_hold: None,
                 lock_delay: None,
                 disconnect_grace: None,
+                at_least: None,
             },
             wait: WAIT_DEFAULT,
             attempts: (1, Duration::ZERO),
@@ -112,6 +113,15 @@ impl Lock {
     /// Use it for resources that cannot check fencing tokens.
     pub fn lock_delay(mut self, lock_delay: Duration) -> Self {
         self.params.lock_delay = Some(lock_delay);
+        self
+    }
+
+    /// Sets the time after the grant until which the lock stays closed, however the lease ends, for a
+    /// job that runs once a period. It must not be shorter than the validity of the lease; the broker
+    /// allows at most a day by default. A job that died is not run again within the period, unless
+    /// an operator opens the lock.
+    pub fn at_least(mut self, at_least: Duration) -> Self {
+        self.params.at_least = Some(at_least);
         self
     }
 

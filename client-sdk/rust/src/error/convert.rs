@@ -7,7 +7,7 @@ use prost::Message as _;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
-use super::{Contention, Error, ErrorDetail, Holder, LostReason};
+use super::{Closure, ClosureCause, Contention, Error, ErrorDetail, Holder, LostReason};
 
 const CONTENTION: &str = "/leasehold.v1.Contention";
 
@@ -28,6 +28,10 @@ pub(crate) fn from_refused(refused: &pb::Refused) -> Error {
             holders: contention.holders.iter().map(holder).collect(),
             queue_length: u32::try_from(contention.queue_length).unwrap_or_default(),
             retry_after: detail.retry_after,
+            closure: contention
+                .closure
+                .as_ref()
+                .map(|set| Box::new(closure(set))),
         }
     };
     match refused.reason() {
@@ -58,6 +62,25 @@ pub(crate) fn from_refused(refused: &pb::Refused) -> Error {
         | Reason::RequestIdReused
         | Reason::Cancelled
         | Reason::CallIdReused => Error::Other(detail),
+    }
+}
+
+fn closure(closure: &pb::Closure) -> Closure {
+    let owner = closure.owner.clone().unwrap_or_default();
+    Closure {
+        cause: match closure.cause() {
+            pb::ClosureCause::LockDelay => ClosureCause::LockDelay,
+            pb::ClosureCause::AtLeast => ClosureCause::AtLeast,
+            pb::ClosureCause::Operator => ClosureCause::Operator,
+            pb::ClosureCause::Unspecified => ClosureCause::Other,
+        },
+        owner: owner.id,
+        reason: owner.reason,
+        until: closure.until_time.and_then(|time| time.try_into().ok()),
+        remaining: closure
+            .remaining
+            .and_then(|time| time.try_into().ok())
+            .unwrap_or_default(),
     }
 }
 

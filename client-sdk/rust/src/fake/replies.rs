@@ -53,6 +53,7 @@ impl Locks {
         let queue_length = locks.iter().map(|lock| self.queue_length(lock)).max();
         let contention = Contention {
             message: format!("{} is held", display_locks(&locks)),
+            closure: None,
             holders: locks
                 .iter()
                 .flat_map(|lock| self.holders(lock))
