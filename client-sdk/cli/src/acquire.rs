@@ -110,6 +110,9 @@ fn lock_request(client: &Client, lock_args: &LockArgs, settings: &Settings) -> L
     if let Some(lock_delay) = lock_args.lock_delay {
         lock = lock.lock_delay(lock_delay);
     }
+    if let Some(at_least) = lock_args.at_least {
+        lock = lock.at_least(at_least);
+    }
     let labels = lock_args.labels.iter().cloned();
     labels.fold(lock, |lock, (key, value)| lock.label(key, value))
 }
@@ -129,14 +132,18 @@ fn targets(lock_args: &LockArgs, settings: &Settings) -> Vec<Target> {
 
 /// Returns the owner of the lock: as configured, or user, host and process id.
 pub(crate) fn owner_name(lock_args: &LockArgs) -> String {
-    lock_args.owner.clone().unwrap_or_else(|| {
-        let user = std::env::var_os("USER").or_else(|| std::env::var_os("LOGNAME"));
-        let user = user.filter(|user| !user.is_empty());
-        let user = user.map(|user| format!("{}@", user.to_string_lossy()));
-        let host = uname();
-        let host = host.nodename().to_string_lossy().into_owned();
-        format!("{}{host}:{}", user.unwrap_or_default(), getpid())
-    })
+    let owner = lock_args.owner.clone();
+    owner.unwrap_or_else(|| format!("{}:{}", user_name(), getpid()))
+}
+
+/// Returns the user and host of this process.
+pub(crate) fn user_name() -> String {
+    let user = std::env::var_os("USER").or_else(|| std::env::var_os("LOGNAME"));
+    let user = user.filter(|user| !user.is_empty());
+    let user = user.map(|user| format!("{}@", user.to_string_lossy()));
+    let host = uname();
+    let host = host.nodename().to_string_lossy().into_owned();
+    format!("{}{host}", user.unwrap_or_default())
 }
 
 /// Truncates a text to the [`REASON_MAX_BYTES`] that brokers accept.

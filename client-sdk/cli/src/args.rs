@@ -1,6 +1,10 @@
 //! Arguments of the command line, with their help texts.
 
-use std::{ffi::OsString, path::PathBuf, time::Duration};
+use std::{
+    ffi::OsString,
+    path::PathBuf,
+    time::{Duration, SystemTime},
+};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
@@ -42,6 +46,12 @@ pub(crate) enum Command {
     Watch(Watch),
     /// Revoke a lease of another holder
     ForceRelease(ForceRelease),
+    /// Close a lock: nothing new is granted until a time
+    Close(Close),
+    /// Close a lock, and wait until its holders have left
+    Reserve(Reserve),
+    /// Open a lock that is closed
+    Open(Open),
     /// Check whether a fencing token belongs to a live lease: exit code 0 or 123
     CheckToken(CheckToken),
     /// Check the health of every broker
@@ -134,6 +144,10 @@ pub(crate) struct LockArgs {
     /// Time for which the lock grants nothing after its lease has expired
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) lock_delay: Option<Duration>,
+    /// Time after the grant until which the lock stays closed, however its lease ends, so that a job
+    /// runs once a period. A job that died is not run again before, unless an operator opens the lock
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) at_least: Option<Duration>,
     /// Owner of the lease, shown to other callers [default: user@host:pid]
     #[arg(long, env = "LEASEHOLD_OWNER", value_name = "TEXT")]
     pub(crate) owner: Option<String>,
@@ -262,6 +276,46 @@ pub(crate) struct ForceRelease {
 }
 
 #[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("end").required(true).args(["closed_for", "until"]))]
+pub(crate) struct Close {
+    /// The lock, which need not have been used before
+    pub(crate) name: String,
+    /// Reason, shown to callers
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: String,
+    /// Time for which the lock is closed, at most 31 days
+    #[arg(long = "for", value_name = "TIME", value_parser = time)]
+    pub(crate) closed_for: Option<Duration>,
+    /// Moment until which the lock is closed, such as 2026-12-24T18:00:00Z
+    #[arg(long, value_name = "MOMENT", value_parser = moment)]
+    pub(crate) until: Option<SystemTime>,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Reserve {
+    /// The lock
+    pub(crate) name: String,
+    /// Reason, shown to callers
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: String,
+    /// Time for which the lock is closed after its last holder has left, at most 31 days
+    #[arg(long = "for", value_name = "TIME", value_parser = time)]
+    pub(crate) closed_for: Duration,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Open {
+    /// The lock
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct CheckToken {
     /// The lock
     pub(crate) name: String,
@@ -329,6 +383,11 @@ pub(crate) struct ExecChild {
 fn time(text: &str) -> Result<Duration, String> {
     let time = humantime::parse_duration(text);
     time.map_err(|error| format!("{error}; expected a time such as 500ms, 10s or 5m"))
+}
+
+fn moment(text: &str) -> Result<SystemTime, String> {
+    let moment = humantime::parse_rfc3339(text);
+    moment.map_err(|error| format!("{error}; expected a moment such as 2026-12-24T18:00:00Z"))
 }
 
 fn permits(text: &str) -> Result<(u32, u32), String> {

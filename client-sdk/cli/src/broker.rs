@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use leasehold::{Client, ConnectError, Contention, Error, Holder};
+use leasehold::{Client, ClosureCause, ConnectError, Contention, Error, Holder};
 use leasehold_proto::{
     address::is_exposed,
     text::plain,
@@ -261,19 +261,37 @@ pub(crate) fn acquire_failure(name: &str, error: &Error, next: &str) -> Failure 
 fn contention_text(name: &str, contention: &Contention, next: &str) -> String {
     let held_by = |holder: &Holder| describe_holder(&holder.owner, &holder.reason, holder.since);
     let holders: Vec<_> = contention.holders.iter().map(held_by).collect();
-    describe_contention(name, &holders, contention.queue_length, next)
+    let closed = contention.closure.as_ref().map(|closure| {
+        let cause = match closure.cause {
+            ClosureCause::LockDelay => "lock_delay",
+            ClosureCause::AtLeast => "at_least",
+            ClosureCause::Operator | ClosureCause::Other | _ => "operator",
+        };
+        let text = output::ClosureText {
+            cause,
+            until: closure.until,
+            remaining: closure.remaining,
+            owner: &closure.owner,
+            reason: &closure.reason,
+        };
+        text.to_string()
+    });
+    describe_contention(name, &holders, closed, contention.queue_length, next)
 }
 
 /// Describes contention: `lock "a" is held by …, 2 waiting. Try: …`
 pub(crate) fn describe_contention(
     name: &str,
     holders: &[String],
+    closed: Option<String>,
     waiting: u32,
     next: &str,
 ) -> String {
-    let by = match holders {
-        [] => "is held".to_owned(),
-        holders => format!("is held by {}", holders.join(", ")),
+    let by = match (holders, closed) {
+        ([], None) => "is held".to_owned(),
+        ([], Some(closed)) => format!("is {closed}"),
+        (holders, None) => format!("is held by {}", holders.join(", ")),
+        (holders, Some(closed)) => format!("is held by {}, and {closed}", holders.join(", ")),
     };
     let waiting = match waiting {
         0 => String::new(),

@@ -1,6 +1,7 @@
 //! All commands except `run`.
 
 mod admin;
+mod closure;
 mod hold;
 mod info;
 mod inspect;
@@ -8,6 +9,7 @@ mod lease;
 
 pub(crate) use self::{
     admin::force_release,
+    closure::{close, open, reserve},
     hold::{hold, release_guard},
     info::{completion, ping, version},
     inspect::{check_token, get, list, watch},

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leasehold_proto::{
     text,
-    v1::{self as pb, LockMode, lock, watch_locks_response::EventType},
+    v1::{self as pb, ClosureCause, LockMode, lock, watch_locks_response::EventType},
 };
 use serde::{Deserialize, Serialize};
 
@@ -87,6 +87,18 @@ pub(crate) struct Lock {
     waiters: Vec<Holder>,
     queue_length: i32,
     last_fencing_token: i64,
+    closure: Option<Closure>,
+}
+
+/// Closure of a lock.
+#[derive(Debug, Serialize)]
+pub(crate) struct Closure {
+    cause: &'static str,
+    owner: String,
+    reason: String,
+    until_time: Option<String>,
+    remaining: String,
+    remaining_ms: u64,
 }
 
 /// A holder or waiter of a lock.
@@ -127,6 +139,15 @@ pub(crate) struct ForceReleaseOutput {
     pub(crate) is_done: bool,
     pub(crate) holder: Option<Holder>,
     pub(crate) queue_length: i32,
+}
+
+/// Output of the commands `close`, `reserve` and `open`.
+#[derive(Debug, Serialize)]
+pub(crate) struct ClosureOutput {
+    namespace: String,
+    name: String,
+    /// The closure in effect, or the one that was ended; `None` if the lock was not closed.
+    closure: Option<Closure>,
 }
 
 /// Output of the command `check-token`.
@@ -293,7 +314,43 @@ impl From<&pb::Lock> for Lock {
             waiters: lock.waiters.iter().map(Holder::from).collect(),
             queue_length: lock.queue_length,
             last_fencing_token: lock.last_fencing_token,
+            closure: lock.closure.as_ref().map(Closure::from),
         }
+    }
+}
+
+impl From<&pb::Closure> for Closure {
+    fn from(closure: &pb::Closure) -> Self {
+        let owner = closure.owner.clone().unwrap_or_default();
+        let remaining = output::duration(closure.remaining);
+        Self {
+            cause: cause_name(closure),
+            owner: owner.id,
+            reason: owner.reason,
+            until_time: format_timestamp(closure.until_time),
+            remaining: output::format_exact(remaining),
+            remaining_ms: millis(remaining),
+        }
+    }
+}
+
+impl ClosureOutput {
+    pub(crate) fn new(namespace: &str, name: &str, closure: Option<&pb::Closure>) -> Self {
+        Self {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            closure: closure.map(Closure::from),
+        }
+    }
+}
+
+/// Returns the name of the cause of a closure.
+pub(crate) fn cause_name(closure: &pb::Closure) -> &'static str {
+    match closure.cause() {
+        ClosureCause::LockDelay => "lock_delay",
+        ClosureCause::AtLeast => "at_least",
+        ClosureCause::Operator => "operator",
+        ClosureCause::Unspecified => "unknown",
     }
 }
 
@@ -322,7 +379,7 @@ pub(crate) fn state_name(lock: &pb::Lock) -> &'static str {
     match lock.state() {
         lock::State::Held => "held",
         lock::State::Granting => "granting",
-        lock::State::Delayed => "delayed",
+        lock::State::Closed => "closed",
         lock::State::Unspecified => "unknown",
     }
 }
@@ -370,6 +427,8 @@ pub(crate) fn event_type_name(event: &pb::WatchLocksResponse) -> &'static str {
         EventType::Revoked => "revoked",
         EventType::Queued => "queued",
         EventType::Abandoned => "abandoned",
+        EventType::Closed => "closed",
+        EventType::Opened => "opened",
         EventType::Gap => "gap",
         EventType::Bookmark => "bookmark",
         EventType::Unspecified => "unknown",

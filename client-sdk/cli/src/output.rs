@@ -1,11 +1,14 @@
 //! Output to the terminal, and formatting of times.
 
 use std::{
+    fmt,
     io::{self, Write as _},
     time::{Duration, SystemTime},
 };
 
-use crate::exit::Failure;
+use leasehold_proto::{text::plain, v1 as pb};
+
+use crate::{exit::Failure, json};
 
 /// Prints a message to stderr.
 pub(crate) fn print_message(text: &str) {
@@ -67,6 +70,52 @@ pub(crate) fn duration(time: Option<prost_types::Duration>) -> Duration {
 /// Converts a timestamp of a message.
 pub(crate) fn system_time(time: Option<prost_types::Timestamp>) -> Option<SystemTime> {
     time.and_then(|time| time.try_into().ok())
+}
+
+/// A closure, which is written as
+/// `closed until 2026-12-24T18:00:00Z (2h3m left) by the operator alice ("freeze")`.
+pub(crate) struct ClosureText<'a> {
+    /// Name of the cause in JSON.
+    pub(crate) cause: &'static str,
+    pub(crate) until: Option<SystemTime>,
+    pub(crate) remaining: Duration,
+    /// Name of the operator or of the owner of a lease; empty if it is hidden.
+    pub(crate) owner: &'a str,
+    pub(crate) reason: &'a str,
+}
+
+impl fmt::Display for ClosureText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("closed")?;
+        if let Some(until) = self.until {
+            write!(f, " until {}", humantime::format_rfc3339_seconds(until))?;
+        }
+        write!(f, " ({} left)", format_rounded(self.remaining))?;
+        match self.cause {
+            "operator" => f.write_str(" by an operator")?,
+            option => write!(f, " by the {option} of a lease")?,
+        }
+        if !self.owner.is_empty() {
+            write!(f, ", {}", plain(self.owner))?;
+        }
+        if !self.reason.is_empty() {
+            write!(f, " ({:?})", plain(self.reason))?;
+        }
+        Ok(())
+    }
+}
+
+/// Describes the closure of a lock.
+pub(crate) fn describe_closure(closure: &pb::Closure) -> String {
+    let owner = closure.owner.clone().unwrap_or_default();
+    let text = ClosureText {
+        cause: json::cause_name(closure),
+        until: system_time(closure.until_time),
+        remaining: duration(closure.remaining),
+        owner: &owner.id,
+        reason: &owner.reason,
+    };
+    text.to_string()
 }
 
 #[cfg(test)]

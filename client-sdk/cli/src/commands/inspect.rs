@@ -70,6 +70,9 @@ fn describe_lock(lock: &pb::Lock) -> String {
         json::state_name(lock),
         lock.last_fencing_token
     );
+    if let Some(closure) = &lock.closure {
+        text += &format!("\n  {}", output::describe_closure(closure));
+    }
     for holder in &lock.holders {
         let remaining = output::format_rounded(output::duration(holder.remaining));
         text += &format!(
@@ -176,11 +179,11 @@ fn format_row(lock: &pb::Lock, format: ListFormat, with_namespace: bool) -> Stri
     if format == ListFormat::Name {
         return name;
     }
-    let by = lock
-        .holders
-        .first()
-        .map(describe_holder)
-        .unwrap_or_default();
+    let by = match (lock.holders.first(), &lock.closure) {
+        (Some(holder), _) => describe_holder(holder),
+        (None, Some(closure)) => output::describe_closure(closure),
+        (None, None) => String::new(),
+    };
     let mut row = format!(
         "{name}\t{}\t{}\t{by}",
         json::state_name(lock),

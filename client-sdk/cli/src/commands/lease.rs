@@ -98,6 +98,7 @@ async fn send_acquire(
             max_hold,
             lock_delay,
             disconnect_grace: None,
+            at_least: time(lock.at_least),
         });
         request.set_timeout(wait + CALL_TIMEOUT);
         let response = locks.acquire_all(request).await?.into_inner();
@@ -113,6 +114,7 @@ async fn send_acquire(
         max_hold,
         lock_delay,
         disconnect_grace: None,
+        at_least: time(lock.at_least),
     });
     request.set_timeout(wait + CALL_TIMEOUT);
     let response = locks.acquire(request).await?.into_inner();
@@ -173,7 +175,8 @@ fn acquire_failure(broker: &Broker, lock: &LockArgs, status: &Status) -> Failure
     let holders: Vec<_> = contention.holders.iter().map(describe_holder).collect();
     let waiting = u32::try_from(contention.queue_length).unwrap_or_default();
     let next = acquire::retry_hint(lock, "acquire");
-    let text = broker::describe_contention(&lock.name, &holders, waiting, &next);
+    let closed = contention.closure.as_ref().map(output::describe_closure);
+    let text = broker::describe_contention(&lock.name, &holders, closed, waiting, &next);
     let has_waited = has_timed_out(status) && !lock.no_wait;
     let prefix = if has_waited {
         "the wait timed out: "

@@ -3,12 +3,12 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use leasehold_proto::v1::{
-    Holder, Lock, LockMode, LockTarget, Owner, WatchLocksResponse, lock::State,
-    watch_locks_response::EventType,
+    Closure, ClosureCause, Holder, Lock, LockMode, LockTarget, Owner, WatchLocksResponse,
+    lock::State, watch_locks_response::EventType,
 };
 use serde_json::Value;
 
-use super::{Event, ForceReleaseOutput, line};
+use super::{ClosureOutput, Event, ForceReleaseOutput, line};
 
 fn target() -> Option<LockTarget> {
     Some(LockTarget {
@@ -46,6 +46,15 @@ fn waiter() -> Holder {
     }
 }
 
+fn closure() -> Closure {
+    Closure {
+        cause: ClosureCause::Operator.into(),
+        owner: holder().owner,
+        until_time: holder().since_time,
+        remaining: holder().remaining,
+    }
+}
+
 fn is_golden(golden: &str, found: &str) {
     let parse = |text: &str| serde_json::from_str::<Value>(text).expect("JSON");
     assert_eq!(parse(found), parse(golden), "{found}");
@@ -53,7 +62,7 @@ fn is_golden(golden: &str, found: &str) {
 
 #[test]
 fn a_list_of_locks() {
-    let locks = [State::Held, State::Granting, State::Delayed].map(|state| Lock {
+    let locks = [State::Held, State::Granting, State::Closed].map(|state| Lock {
         target: target(),
         state: state.into(),
         holders: vec![holder()],
@@ -61,6 +70,7 @@ fn a_list_of_locks() {
         queue_length: 7,
         last_fencing_token: 17,
         holder_count: 3,
+        closure: (state == State::Closed).then(closure),
     });
     let locks: Vec<_> = locks.iter().map(super::Lock::from).collect();
     let golden = include_str!("../../../../tests/golden/cli/ls.json");
@@ -107,6 +117,13 @@ fn events_are_one_line_each() {
         assert!(!printed.contains('\n'));
         is_golden(golden, printed);
     }
+}
+
+#[test]
+fn a_closed_lock_is_printed_as_json() {
+    let closed = ClosureOutput::new("default", "gpu", Some(&closure()));
+    let golden = include_str!("../../../../tests/golden/cli/close.json");
+    is_golden(golden, &line(&closed));
 }
 
 #[test]
