@@ -89,7 +89,7 @@ async fn wrong_usage_is_125_and_names_what_is_wrong() {
     let typo = cli.run(&["relase"]).await;
     assert!(
         typo.stderr
-            .contains("some similar subcommands exist: 'renew', 'release'"),
+            .contains("some similar subcommands exist: 'renew', 'close', 'reserve', 'release'"),
         "{}",
         typo.stderr
     );

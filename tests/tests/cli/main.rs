@@ -8,6 +8,7 @@ mod waits {
     mod lease;
 }
 
+mod closure;
 mod commands;
 mod errors;
 mod hidden;
