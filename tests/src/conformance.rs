@@ -2,6 +2,7 @@
 
 pub mod added_locks;
 pub mod attempts;
+pub mod closures;
 pub mod hand_offs;
 pub mod inspection;
 pub mod known_mistakes;

@@ -20,8 +20,8 @@ use std::{
 use async_trait::async_trait;
 use leasehold_server::{
     lock::{
-        AcquireCommand, BrokerId, Contention, ExpectedAttachment, Grant, LeaseBinding, LeaseRef,
-        LockKey, LockName, LockState, Namespace, ReleaseScope,
+        AcquireCommand, ActiveClosure, BrokerId, CloseCommand, Contention, ExpectedAttachment,
+        Grant, LeaseBinding, LeaseRef, LockKey, LockName, LockState, Namespace, ReleaseScope,
     },
     store::{
         Acquired, Cancelled, Event, LeaseReply, LimitSet, Released, Renewal, Store, StoreError,
@@ -32,7 +32,8 @@ use tokio::sync::{Mutex, mpsc};
 
 pub use self::{
     calls::{
-        add_to_lease, lease_of, new_attempt, new_call, with_hold_and_delay, with_mode, with_ttl,
+        add_to_lease, lease_of, new_attempt, new_call, operator, with_hold_and_delay, with_mode,
+        with_ttl,
     },
     redis::scripts_with_skew,
 };
@@ -346,6 +347,32 @@ impl StoreFixture {
             panic!("{removed:?} instead of a removed limit");
         };
         previous
+    }
+
+    /// Closes the lock for `closed_ms` from now on. Returns the closure that is in effect then.
+    pub async fn close(&self, n: usize, closed_ms: u64) -> Option<ActiveClosure> {
+        let close = CloseCommand {
+            lock: self.lock.clone(),
+            until_ms: self.store_time_ms().await + closed_ms,
+            operator: operator(),
+        };
+        self.store(n).close(&close).await.expect("close")
+    }
+
+    /// Opens the lock. Returns the closure that was in effect.
+    pub async fn open(&self, n: usize) -> Option<ActiveClosure> {
+        self.store(n).open(&self.lock).await.expect("open")
+    }
+
+    /// Returns the time of the store's clock, from a grant of another lock.
+    async fn store_time_ms(&self) -> u64 {
+        let call = new_call(&lock_key("default", "clock"));
+        let Acquired::Granted(grant) = self.acquire(0, &call).await else {
+            panic!("another lock is free");
+        };
+        let held = lease_of(&call, grant.fencing_token);
+        self.expect_released(0, &held).await;
+        grant.acquired_ms
     }
 
     /// Inspects the lock from broker 0.

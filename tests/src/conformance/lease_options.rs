@@ -20,7 +20,7 @@ fn with_lock_delay(call: AcquireCommand) -> AcquireCommand {
 async fn lock_delay_remaining_ms(store_fixture: &StoreFixture) -> u64 {
     let contention = store_fixture.expect_held(0, &store_fixture.call()).await;
     assert_eq!(contention.holders, []);
-    contention.lock_delay_remaining_ms
+    contention.closed_ms()
 }
 
 async fn granted_ttl_ms(store_fixture: &StoreFixture, call: &AcquireCommand) -> u64 {
@@ -136,16 +136,10 @@ pub async fn lock_delay_closes_a_lock_after_an_expiry(store_fixture: &StoreFixtu
         .await;
     store_fixture.advance_ms(expiry_ms(TTL_MS)).await;
     assert_remaining(lock_delay_remaining_ms(store_fixture).await, DELAY_MS);
-    assert_remaining(
-        store_fixture.expect_state().await.lock_delay_remaining_ms,
-        DELAY_MS,
-    );
+    assert_remaining(store_fixture.expect_state().await.closed_ms(), DELAY_MS);
     store_fixture.advance_ms(DELAY_MS).await;
     store_fixture.expect_granted(0, &store_fixture.call()).await;
-    assert_eq!(
-        store_fixture.expect_state().await.lock_delay_remaining_ms,
-        0
-    );
+    assert_eq!(store_fixture.expect_state().await.closed_ms(), 0);
 }
 
 pub async fn lock_delay_counts_from_the_expiry_not_from_its_detection(
@@ -219,7 +213,7 @@ pub async fn lock_delay_of_a_reader_closes_the_whole_lock(store_fixture: &StoreF
         .await;
     store_fixture.advance_ms(expiry_ms(TTL_MS)).await;
     let contention = store_fixture.expect_held(0, &reader()).await;
-    assert_remaining(contention.lock_delay_remaining_ms, DELAY_MS);
+    assert_remaining(contention.closed_ms(), DELAY_MS);
     store_fixture.expect_renewed(0, &live).await;
     store_fixture.advance_ms(DELAY_MS).await;
     store_fixture.expect_granted(0, &reader()).await;

@@ -106,7 +106,7 @@ pub async fn a_list_shows_what_is_held_waited_for_or_closed(store_fixture: &Stor
             "{lock}: {state:?}"
         );
         assert_eq!(
-            state.lock_delay_remaining_ms > 0,
+            state.closure.is_some(),
             *lock == closed,
             "{lock}: {state:?}"
         );

@@ -246,7 +246,7 @@ pub async fn a_lock_delay_of_a_revocation_closes_the_lock_however_it_ends(
         }
         let contention = store_fixture.expect_held(0, &store_fixture.call()).await;
         assert_eq!(contention.holders, []);
-        assert_remaining(contention.lock_delay_remaining_ms, DELAY_MS);
+        assert_remaining(contention.closed_ms(), DELAY_MS);
         store_fixture.advance_ms(DELAY_MS).await;
     }
     let held = store_fixture.expect_granted(0, &store_fixture.call()).await;
@@ -256,7 +256,7 @@ pub async fn a_lock_delay_of_a_revocation_closes_the_lock_however_it_ends(
         store_fixture
             .expect_held(0, &store_fixture.call())
             .await
-            .lock_delay_remaining_ms,
+            .closed_ms(),
         DELAY_MS,
     );
 }
@@ -274,7 +274,7 @@ pub async fn the_lock_delay_of_the_lease_closes_the_lock_only_if_it_runs_out(
         store_fixture
             .expect_held(0, &store_fixture.call())
             .await
-            .lock_delay_remaining_ms,
+            .closed_ms(),
         DELAY_MS,
     );
 }

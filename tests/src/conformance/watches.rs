@@ -9,6 +9,8 @@ use crate::store_fixture::{
     SLACK_MS, StoreFixture, TTL_MS, assert_remaining, new_attempt, with_mode,
 };
 
+const CLOSED_MS: u64 = 60_000;
+
 fn kinds(changes: &[Change]) -> Vec<ChangeKind> {
     changes.iter().map(|change| change.kind).collect()
 }
@@ -67,6 +69,31 @@ pub async fn a_holder_comes_and_goes(store_fixture: &StoreFixture) {
         let changes = expect_changes(store_fixture, &call, &[ChangeKind::Released]).await;
         assert_eq!(changes[0].fencing_token, held.fencing_token.get());
     }
+}
+
+pub async fn a_closure_begins_and_ends(store_fixture: &StoreFixture) {
+    store_fixture.start_watch().await;
+    let mut call = call_by(store_fixture, 1);
+    call.options.at_least_ms = CLOSED_MS;
+    let held = store_fixture.expect_granted(1, &call).await;
+    store_fixture.expect_released(1, &held).await;
+    let changes = store_fixture.next_changes(0, 3).await;
+    let expected = [
+        ChangeKind::Acquired,
+        ChangeKind::Released,
+        ChangeKind::Closed,
+    ];
+    assert_eq!(kinds(&changes), expected);
+    assert_eq!(
+        (&changes[2].owner, changes[2].lease_id),
+        (&call.owner, None)
+    );
+    assert_remaining(changes[2].remaining_ms, CLOSED_MS);
+    store_fixture.open(2).await;
+    let changes = store_fixture.next_changes(0, 1).await;
+    assert_eq!(kinds(&changes), [ChangeKind::Opened]);
+    assert_eq!(changes[0].owner, call.owner);
+    assert_remaining(changes[0].remaining_ms, CLOSED_MS);
 }
 
 pub async fn changes_of_a_queue_are_published(store_fixture: &StoreFixture) {

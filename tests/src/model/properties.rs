@@ -119,6 +119,8 @@ impl World {
             | StoreCommand::Cancel(..)
             | StoreCommand::Touch(_)
             | StoreCommand::SetLimit(_)
+            | StoreCommand::Close(_)
+            | StoreCommand::Open
             | StoreCommand::Revoke(_)
             | StoreCommand::Get
             | StoreCommand::Check(_) => None,

@@ -12,9 +12,9 @@ use std::{
 use async_trait::async_trait;
 use leasehold_server::{
     lock::{
-        AcquireCommand, Attachment, AttemptId, BrokerId, COMMAND_DEADLINE_MS, DeploymentKey,
-        ExpectedAttachment, FencingToken, Filter, Grant, LeaseRef, LockKey, LockState,
-        ReleaseScope, RequestHash, RevokeCommand, expiry_ms,
+        AcquireCommand, ActiveClosure, Attachment, AttemptId, BrokerId, COMMAND_DEADLINE_MS,
+        CloseCommand, DeploymentKey, ExpectedAttachment, FencingToken, Filter, Grant, LeaseRef,
+        LockKey, LockState, ReleaseScope, RequestHash, RevokeCommand, expiry_ms,
     },
     store::{
         Acquired, Cancelled, Checked, Cursor, EraId, Event, LeaseReply, LimitSet, Listed, Listener,
@@ -379,6 +379,16 @@ impl Store for FaultyStore {
     async fn set_limit(&self, lock: &LockKey, limit: Option<u32>) -> Result<LimitSet, StoreError> {
         let command = command!(store, [lock, limit], store.set_limit(&lock, limit));
         self.send(true, command).await
+    }
+
+    async fn close(&self, close: &CloseCommand) -> Result<Option<ActiveClosure>, StoreError> {
+        self.send(true, command!(store, [close], store.close(&close)))
+            .await
+    }
+
+    async fn open(&self, lock: &LockKey) -> Result<Option<ActiveClosure>, StoreError> {
+        self.send(true, command!(store, [lock], store.open(&lock)))
+            .await
     }
 
     async fn revoke(&self, revoke: &RevokeCommand) -> Result<LeaseReply<Revoked>, StoreError> {

@@ -36,6 +36,15 @@ pub fn lease_of(call: &AcquireCommand, fencing_token: FencingToken) -> LeaseRef 
     }
 }
 
+/// Returns the operator that closes locks.
+pub fn operator() -> Owner {
+    Owner {
+        id: "token:alice".to_owned(),
+        reason: "a freeze|\n!".to_owned(),
+        ..Owner::default()
+    }
+}
+
 /// Returns another attempt of the same call.
 pub fn new_attempt(call: &AcquireCommand) -> AcquireCommand {
     AcquireCommand {
@@ -63,9 +72,9 @@ pub fn with_hold_and_delay(
     lock_delay_ms: u64,
 ) -> AcquireCommand {
     let terms = LeaseOptions {
-        disconnect_grace_ms: call.options.disconnect_grace_ms,
         max_hold_ms: (max_hold_ms > 0).then_some(max_hold_ms),
         lock_delay_ms,
+        ..call.options
     };
     AcquireCommand {
         options: terms,

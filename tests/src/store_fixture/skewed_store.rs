@@ -13,9 +13,9 @@ use std::{
 use async_trait::async_trait;
 use leasehold_server::{
     lock::{
-        AcquireCommand, Attachment, AttemptId, BrokerId, DeploymentKey, ExpectedAttachment,
-        FencingToken, Filter, Grant, LeaseRef, LockKey, LockState, ReleaseScope, RequestHash,
-        RevokeCommand,
+        AcquireCommand, ActiveClosure, Attachment, AttemptId, BrokerId, CloseCommand,
+        DeploymentKey, ExpectedAttachment, FencingToken, Filter, Grant, LeaseRef, LockKey,
+        LockState, ReleaseScope, RequestHash, RevokeCommand,
     },
     store::{
         Acquired, Cancelled, Checked, Cursor, LeaseReply, LimitSet, Listed, Listener, Released,
@@ -186,6 +186,14 @@ impl Store for SkewedStore {
             .await
             .set_limit(lock, limit)
             .await
+    }
+
+    async fn close(&self, close: &CloseCommand) -> Result<Option<ActiveClosure>, StoreError> {
+        self.store_with_skew(&close.lock).await.close(close).await
+    }
+
+    async fn open(&self, lock: &LockKey) -> Result<Option<ActiveClosure>, StoreError> {
+        self.store_with_skew(lock).await.open(lock).await
     }
 
     async fn revoke(&self, revoke: &RevokeCommand) -> Result<LeaseReply<Revoked>, StoreError> {

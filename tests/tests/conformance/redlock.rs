@@ -5,8 +5,9 @@
 
 use leasehold_tests::{
     conformance::{
-        added_locks, attempts, hand_offs, inspection, known_mistakes, lease_ends, lease_options,
-        leases, listing, queue, recovery, reentry, repeats, revocation, seeds, streams,
+        added_locks, attempts, closures, hand_offs, inspection, known_mistakes, lease_ends,
+        lease_options, leases, listing, queue, recovery, reentry, repeats, revocation, seeds,
+        streams,
     },
     store_fixture::{InitialState, StoreFixture},
 };
@@ -42,6 +43,17 @@ on_redlock! {
         an_expired_lease_is_remembered_for_a_minute
         a_released_lease_is_remembered_for_two_seconds_however_many_follow
         the_last_sixteen_released_leases_are_remembered_however_old
+    }
+    Trusted closures {
+        at_least_closes_a_lock_after_a_release
+        at_least_closes_a_lock_after_an_expiry
+        at_least_closes_a_lock_after_a_disconnect_grace
+        at_least_is_over_after_a_longer_hold
+        an_operator_closes_a_lock_behind_its_holder
+        a_lock_that_is_opened_is_granted_to_the_next_waiter
+        an_operator_opens_a_lock_that_a_lease_has_closed
+        a_closure_is_never_shortened
+        a_lock_that_nobody_has_used_can_be_closed
     }
     Trusted revocation {
         a_revoked_lease_is_renewed_no_more_and_holds_until_it_has_run_out

@@ -2,9 +2,9 @@
 
 use leasehold_tests::{
     conformance::{
-        added_locks, attempts, hand_offs, inspection, known_mistakes, lease_ends, lease_options,
-        leases, limits, listing, queue, recovery, reentry, repeats, revocation, seeds, semaphores,
-        sharing, silent_brokers, streams, watches,
+        added_locks, attempts, closures, hand_offs, inspection, known_mistakes, lease_ends,
+        lease_options, leases, limits, listing, queue, recovery, reentry, repeats, revocation,
+        seeds, semaphores, sharing, silent_brokers, streams, watches,
     },
     store_fixture::{InitialState, StoreFixture},
 };
@@ -233,6 +233,19 @@ on_every_store! {
         a_lock_that_expired_in_a_stall_goes_to_the_next_waiter
         a_call_of_a_silent_broker_itself_is_granted
     }
+    Trusted closures {
+        at_least_closes_a_lock_after_a_release
+        at_least_closes_a_lock_after_an_expiry
+        at_least_closes_a_lock_after_a_disconnect_grace
+        at_least_is_over_after_a_longer_hold
+        at_least_does_not_follow_a_grant_that_was_not_received
+        waiters_keep_their_positions_until_at_least_has_passed
+        an_operator_closes_a_lock_behind_its_holder
+        a_lock_that_is_opened_is_granted_to_the_next_waiter
+        an_operator_opens_a_lock_that_a_lease_has_closed
+        a_closure_is_never_shortened
+        a_lock_that_nobody_has_used_can_be_closed
+    }
     Trusted inspection {
         an_unknown_lock_is_unknown
         a_holder_is_shown_with_owner_token_and_times
@@ -320,6 +333,7 @@ on_every_store! {
     Trusted watches {
         changes_are_not_published_without_a_watch
         a_holder_comes_and_goes
+        a_closure_begins_and_ends
         changes_of_a_queue_are_published
         a_hand_off_to_another_broker_is_published_when_it_is_claimed
         waiters_that_leave_the_queue_are_published

@@ -308,6 +308,8 @@ fn renewed_lease(command: &StoreCommand) -> Option<LeaseId> {
         | StoreCommand::Cancel(..)
         | StoreCommand::Touch(_)
         | StoreCommand::SetLimit(_)
+        | StoreCommand::Close(_)
+        | StoreCommand::Open
         | StoreCommand::Revoke(_)
         | StoreCommand::Get
         | StoreCommand::Check(_) => None,

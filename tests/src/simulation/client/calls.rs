@@ -72,6 +72,7 @@ impl Client {
         let options = LeaseOptions {
             max_hold_ms: plan.max_hold_ms,
             lock_delay_ms: plan.lock_delay_ms,
+            at_least_ms: 0,
             disconnect_grace_ms: plan.disconnect_grace_ms,
         };
         let number = self.add_call(targets, plan.ttl_ms, plan.wait_ms, options);
