@@ -22,7 +22,7 @@ const BROKERS: usize = 3;
 const CALLS: usize = 8;
 const LIMIT: u32 = 3;
 /// Upper bound of the draws for all verbs except touch. Draws above it are touches.
-const NON_TOUCH_DRAWS: u32 = 87;
+const NON_TOUCH_DRAWS: u32 = 89;
 const WAITS_MS: [u64; 6] = [0, 500, 4_000, 30_000, 3_600_000, 3_600_000];
 const TTLS_MS: [u64; 3] = [1_000, 5_000, 60_000];
 const MIXED_MS: [u64; 12] = [0, 0, 0, 0, 0, 0, 1, 10, 100, 300, 1_000, 2_900];
@@ -174,6 +174,7 @@ impl Generator {
             | StoreReply::Release(_)
             | StoreReply::Cancel(_)
             | StoreReply::SetLimit(_)
+            | StoreReply::SetClosure(_)
             | StoreReply::Revoke(_) => {
                 self.next_event_ms = None;
             }
@@ -265,6 +266,8 @@ impl Generator {
                 StoreCommand::SetLimit((limit <= LIMIT + 1).then_some(limit))
             }
             86 => StoreCommand::Revoke(self.revoke()),
+            87 => StoreCommand::Close(self.close()),
+            88 => StoreCommand::Open,
             _ => StoreCommand::Touch(if self.rng.gen_bool(0.1) { 3 } else { 1 }),
         }
     }

@@ -17,7 +17,7 @@ const fn mutant(name: &'static str, right: &'static str, wrong: &'static str) ->
     Mutant { name, right, wrong }
 }
 
-pub const MUTANTS: [Mutant; 98] = [
+pub const MUTANTS: [Mutant; 111] = [
     mutant(
         "a release does not compare the lease",
         "local h = load_lease(lease)\n  if h and h.token == token and is_on_other_stream",
@@ -215,17 +215,82 @@ pub const MUTANTS: [Mutant; 98] = [
     ),
     mutant(
         "a lock_delay counts from its notice",
-        "math.max(lock_delay_until, h.expires + delay)",
-        "math.max(lock_delay_until, now + delay)",
+        "close('DELAY', delay_from + delay, h.owner)",
+        "close('DELAY', now + delay, h.owner)",
     ),
     mutant(
-        "the last lock_delay counts",
-        "math.max(lock_delay_until, h.expires + delay)",
-        "h.expires + delay",
+        "the last closure counts",
+        "if until_ms <= math.max(now, closed_until) then return end",
+        "if until_ms <= now then return end",
+    ),
+    mutant(
+        "a closure of the past counts",
+        "if until_ms <= math.max(now, closed_until) then return end",
+        "if until_ms <= closed_until then return end",
+    ),
+    mutant(
+        "a release does not start the at_least",
+        "close_after(h, has_flag(h, DELAYS_ON_RELEASE) and now, close)",
+        "if has_flag(h, DELAYS_ON_RELEASE) then close_after(h, now, close) end",
+    ),
+    mutant(
+        "each release starts the lock_delay",
+        "close_after(h, has_flag(h, DELAYS_ON_RELEASE) and now, close)",
+        "close_after(h, now, close)",
+    ),
+    mutant(
+        "an at_least counts from the end of the hold",
+        "close('ATLEAST', h.since + at_least, h.owner)",
+        "close('ATLEAST', now + at_least, h.owner)",
+    ),
+    mutant(
+        "an expiry does not start the at_least",
+        "close_after(h, h.expires, close)\n  free_holder",
+        "if not string.match(h.terms, '^%d+,0,') then close_after(h, h.expires, close) end\n  free_holder",
+    ),
+    mutant(
+        "a grant keeps the closure of the grant before",
+        "if closed_until > 0 then closed_until, changed.c = 0, false end",
+        "",
+    ),
+    mutant(
+        "an expired holder that is still recorded closes nothing",
+        "if until_ms > latest then closure, latest",
+        "if false then closure, latest",
+    ),
+    mutant(
+        "a shorter closure of an expired holder is reported",
+        "if until_ms > latest then closure, latest",
+        "if true then closure, latest",
+    ),
+    mutant(
+        "an operator opens a lock only in the reply",
+        "    closed_until, changed.c = 0, false\n  end\n  advance()",
+        "  end\n  advance()",
+    ),
+    mutant(
+        "an opened lock is granted by the next command",
+        "closed_until, changed.c = 0, false\n  end\n  advance()",
+        "closed_until, changed.c = 0, false\n  end",
+    ),
+    mutant(
+        "a lock is closed in an unknown era",
+        "if ms_until_grants() < 0 then return era_rejection() end\n  expire()\n  if until_ms",
+        "expire()\n  if until_ms",
+    ),
+    mutant(
+        "a late command closes a lock",
+        "local function set_closure(until_ms, operator, notify)\n  if now > not_after then return { 'LATE', now } end",
+        "local function set_closure(until_ms, operator, notify)",
+    ),
+    mutant(
+        "a lock that was closed but never used is unknown",
+        "if last_token == 0 and queue.n == 0 and closed_until == 0 then",
+        "if last_token == 0 and queue.n == 0 then",
     ),
     mutant(
         "a closed lock is granted",
-        "return lock_delay_until <= now and holders.n",
+        "return closed_until <= now and holders.n",
         "return holders.n",
     ),
     mutant(

@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, fmt};
 
 use leasehold_server::{
     lock::{
-        AcquireCommand, FencingToken, Grant, LeaseId, LockState, PROVISIONAL_GRANT_MS, expiry_ms,
+        AcquireCommand, ClosureCause, FencingToken, Grant, LeaseId, LockState,
+        PROVISIONAL_GRANT_MS, expiry_ms,
     },
     store::{
         Acquired, Cancelled, Checked, HandOff, LeaseEndCause, LeaseEndEvent, LeaseRejection,
@@ -66,7 +67,10 @@ impl OutcomeCounts {
         }
         let touched_nothing = match answer.rejection() {
             Some(Rejected::DeadlinePassed) => true,
-            Some(Rejected::NoEra) => matches!(answer, StoreReply::Touch(_) | StoreReply::Check(_)),
+            Some(Rejected::NoEra) => matches!(
+                answer,
+                StoreReply::Touch(_) | StoreReply::Check(_) | StoreReply::SetClosure(_)
+            ),
             Some(Rejected::Recovering { .. }) | None => {
                 matches!(answer, StoreReply::Get(_) | StoreReply::Check(_))
             }
@@ -95,6 +99,13 @@ impl OutcomeCounts {
                 LimitSet::Set { .. } => "set limit",
                 LimitSet::Mismatch => "set limit: mismatch",
             }),
+            StoreReply::SetClosure(Ok(done)) => self.increment(match (&step.verb, &done.reply) {
+                (StoreCommand::Open, Some(_)) => "open: opened",
+                (StoreCommand::Open, None) => "open: not closed",
+                (_, Some(active)) if active.closure.cause == ClosureCause::Operator => "close",
+                (_, Some(_)) => "close: closed for longer",
+                (_, None) => "close: time has passed",
+            }),
             StoreReply::Revoke(Ok(done)) => match &done.reply {
                 Ok(Revoked::Taken(_)) => self.increment("revoke: taken"),
                 Ok(Revoked::Already) => self.increment("revoke: already"),
@@ -115,7 +126,8 @@ impl OutcomeCounts {
             | StoreReply::Vote(_)
             | StoreReply::Renew(_)
             | StoreReply::Touch(_)
-            | StoreReply::SetLimit(_) => {}
+            | StoreReply::SetLimit(_)
+            | StoreReply::SetClosure(_) => {}
             StoreReply::Attach(_) | StoreReply::Revoke(_) => {}
             StoreReply::Release(_)
             | StoreReply::Cancel(_)
@@ -214,7 +226,8 @@ impl OutcomeCounts {
             | StoreReply::Renew(_)
             | StoreReply::Get(_) => None,
             StoreReply::Release(_) | StoreReply::Cancel(_) | StoreReply::SetLimit(_) => None,
-            StoreReply::Attach(_)
+            StoreReply::SetClosure(_)
+            | StoreReply::Attach(_)
             | StoreReply::Revoke(_)
             | StoreReply::Check(_)
             | StoreReply::Failed(_) => None,
@@ -236,6 +249,7 @@ impl OutcomeCounts {
             | StoreCommand::RenewForClient(..)
             | StoreCommand::Touch(_) => String::new(),
             StoreCommand::Attach(..) | StoreCommand::Revoke(_) => String::new(),
+            StoreCommand::Close(_) | StoreCommand::Open => String::new(),
             StoreCommand::SetLimit(_) | StoreCommand::Get | StoreCommand::Check(_) => String::new(),
         };
         for passed in before_ids[..place].iter().filter(|id| **id != acting) {
@@ -299,10 +313,14 @@ impl OutcomeCounts {
             Acquired::Granted(_) => "acquire: granted at once",
             Acquired::Queued { .. } if waits => "acquire: queued already",
             Acquired::Queued { .. } => "acquire: queued",
-            Acquired::Held(held) if held.lock_delay_remaining_ms > 0 => {
-                "acquire: closed by a lock_delay"
+            Acquired::Held(held) => {
+                match held.closure.as_ref().map(|active| active.closure.cause) {
+                    Some(ClosureCause::LockDelay) => "acquire: closed by a lock_delay",
+                    Some(ClosureCause::AtLeast) => "acquire: closed by an at_least",
+                    Some(ClosureCause::Operator) => "acquire: closed by an operator",
+                    None => "acquire: held by another",
+                }
             }
-            Acquired::Held(_) => "acquire: held by another",
             Acquired::LimitMismatch { .. } => "acquire: limit mismatch",
             Acquired::StaleAttach => "acquire: stale attach",
             Acquired::UpgradeDenied => "acquire: upgrade denied",

@@ -98,6 +98,8 @@ macro_rules! with_call {
                 => calls::cancel($lock, *request, *attempt), StoreReply::Cancel;
             StoreCommand::Touch(from) => calls::touch($lock, *from), StoreReply::Touch;
             StoreCommand::SetLimit(limit) => calls::set_limit($lock, *limit), StoreReply::SetLimit;
+            StoreCommand::Close(close) => calls::close(close), StoreReply::SetClosure;
+            StoreCommand::Open => calls::open($lock), StoreReply::SetClosure;
             StoreCommand::Revoke(revoke) => calls::revoke(revoke), StoreReply::Revoke;
             StoreCommand::Get => calls::get($lock, INSPECT_ENTRIES_MAX), StoreReply::Get;
             StoreCommand::Check(token) => calls::check($lock, *token), StoreReply::Check;
@@ -238,7 +240,11 @@ impl ScriptRunner {
         with_call!(call.command, call.lock, self.bounds, |script_call, _| {
             let can_notify = matches!(
                 call.command,
-                StoreCommand::Release(..) | StoreCommand::Cancel(..) | StoreCommand::Revoke(_)
+                StoreCommand::Release(..)
+                    | StoreCommand::Cancel(..)
+                    | StoreCommand::Revoke(_)
+                    | StoreCommand::Close(_)
+                    | StoreCommand::Open
             );
             let script_call = match call.notifies_release && can_notify {
                 true => script_call.with_release_notification(),

@@ -2,8 +2,9 @@
 
 use leasehold_server::{
     lock::{
-        AcquireCommand, Attachment, AttemptId, BrokerId, ExpectedAttachment, FencingToken, Grant,
-        LeaseRef, LockKey, LockState, ReleaseScope, RequestHash, RevokeCommand, Ttl,
+        AcquireCommand, ActiveClosure, Attachment, AttemptId, BrokerId, CloseCommand,
+        ExpectedAttachment, FencingToken, Grant, LeaseRef, LockKey, LockState, ReleaseScope,
+        RequestHash, RevokeCommand, Ttl,
     },
     store::{
         Acquired, Cancelled, Checked, HandOff, LeaseReply, LimitSet, Outcome, Rejected, Released,
@@ -80,6 +81,8 @@ pub enum StoreCommand {
     Touch(usize),
     /// The new limit. `None` removes it.
     SetLimit(Option<u32>),
+    Close(CloseCommand),
+    Open,
     Revoke(RevokeCommand),
     Get,
     Check(FencingToken),
@@ -97,6 +100,8 @@ pub enum StoreReply {
     Cancel(CommandResult<Cancelled>),
     Touch(CommandResult<Touched>),
     SetLimit(CommandResult<LimitSet>),
+    /// The reply to close and open.
+    SetClosure(CommandResult<Option<ActiveClosure>>),
     Revoke(CommandResult<LeaseReply<Revoked>>),
     Get(CommandResult<Option<LockState>>),
     Check(CommandResult<Checked>),
@@ -135,13 +140,16 @@ impl StoreCommand {
             StoreCommand::SetLimit(limit) => {
                 StoreReply::SetLimit(record.set_limit(context, *limit))
             }
+            StoreCommand::Close(close) => StoreReply::SetClosure(record.close(context, close)),
+            StoreCommand::Open => StoreReply::SetClosure(record.open(context)),
             StoreCommand::Revoke(revoke) => StoreReply::Revoke(record.revoke(context, revoke)),
             StoreCommand::Check(token) => {
                 StoreReply::Check(record.check(context, *token).map(Outcome::reply_only))
             }
             StoreCommand::Get => {
                 let state = record.get(context.now_us);
-                let known = state.last_fencing_token > 0 || state.queue_length > 0;
+                let known =
+                    state.last_fencing_token > 0 || state.queue_length > 0 || record.has_closure();
                 StoreReply::Get(Ok(Outcome::reply_only(known.then_some(state))))
             }
         }
@@ -162,10 +170,12 @@ impl StoreReply {
             Self::Cancel(Ok(outcome)) => &outcome.hand_offs,
             Self::Touch(Ok(outcome)) => &outcome.hand_offs,
             Self::SetLimit(Ok(outcome)) => &outcome.hand_offs,
+            Self::SetClosure(Ok(outcome)) => &outcome.hand_offs,
             Self::Revoke(Ok(outcome)) => &outcome.hand_offs,
             Self::Acquire(Err(_)) | Self::Release(Err(_)) | Self::Cancel(Err(_)) => &[],
             Self::Touch(Err(_))
             | Self::SetLimit(Err(_))
+            | Self::SetClosure(Err(_))
             | Self::Revoke(Err(_))
             | Self::Vote(_)
             | Self::Renew(_)
@@ -181,6 +191,7 @@ impl StoreReply {
     pub fn may_free(&self) -> bool {
         match self {
             Self::Release(done) => done.is_ok(),
+            Self::SetClosure(done) => done.is_ok(),
             Self::Cancel(Ok(done)) => {
                 matches!(done.reply, Cancelled::Freed | Cancelled::Dequeued)
             }
@@ -204,6 +215,7 @@ impl StoreReply {
             Self::Cancel(done) => done.as_ref().err(),
             Self::Touch(done) => done.as_ref().err(),
             Self::SetLimit(done) => done.as_ref().err(),
+            Self::SetClosure(done) => done.as_ref().err(),
             Self::Revoke(done) => done.as_ref().err(),
             Self::Get(done) => done.as_ref().err(),
             Self::Check(done) => done.as_ref().err(),

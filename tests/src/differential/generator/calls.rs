@@ -1,9 +1,9 @@
 //! Random parameters of the calls of a sequence: leases, streams, modes and terms.
 
 use leasehold_server::lock::{
-    AcquireCommand, ArgumentsHash, Attachment, AttemptId, ExpectedAttachment, LeaseBinding,
-    LeaseId, LeaseOptions, Mode, Owner, RequestHash, RevokeCommand, RevokeMode, StreamId,
-    TraceParent, Ttl,
+    AcquireCommand, ArgumentsHash, Attachment, AttemptId, CloseCommand, ExpectedAttachment,
+    LeaseBinding, LeaseId, LeaseOptions, Mode, Owner, RequestHash, RevokeCommand, RevokeMode,
+    StreamId, TraceParent, Ttl,
 };
 use rand::{Rng as _, seq::SliceRandom as _};
 
@@ -50,6 +50,23 @@ impl Generator {
                 RevokeMode::Immediate,
                 RevokeMode::DryRun,
             ][rng.gen_range(0..4)],
+        }
+    }
+
+    /// Returns a command of an operator that closes the lock, often for a time that has passed or for
+    /// less than it is closed already.
+    pub(super) fn close(&mut self) -> CloseCommand {
+        let rng = &mut self.rng;
+        let now_ms = self.now_us / 1_000;
+        CloseCommand {
+            lock: self.lock.clone(),
+            until_ms: now_ms + [0, 1, 800, 3_000, 12_000][rng.gen_range(0..5)]
+                - rng.gen_range(0..2),
+            operator: Owner {
+                id: ["ops", "a|b\n!"][rng.gen_range(0..2)].to_owned(),
+                reason: ["", "why"][rng.gen_range(0..2)].to_owned(),
+                ..Owner::default()
+            },
         }
     }
 
@@ -102,6 +119,7 @@ impl Generator {
             max_hold_ms: [None, None, None, None, Some(700), Some(4_000), Some(30_000)]
                 [self.rng.gen_range(0..7)],
             lock_delay_ms: [0, 0, 0, 0, 0, 1_500, 8_000][self.rng.gen_range(0..7)],
+            at_least_ms: [0, 0, 0, 0, 0, 900, 5_000, 9_500][self.rng.gen_range(0..8)],
             disconnect_grace_ms: [None, None, Some(0), Some(900)][self.rng.gen_range(0..4)],
         }
     }

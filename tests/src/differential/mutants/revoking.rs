@@ -61,8 +61,8 @@ pub const MUTANTS_OF_REVOKING: [Mutant; 15] = [
     ),
     mutant(
         "what was released closes nothing",
-        "if has_flag(h, DELAYS_ON_RELEASE) then",
-        "if false then",
+        "close_after(h, has_flag(h, DELAYS_ON_RELEASE) and now, close)",
+        "close_after(h, nil, close)",
     ),
     mutant(
         "a revoked lease is not of several grants",

@@ -28,7 +28,7 @@ const MUTANT_SEQUENCES: u64 = 5_000;
 const TRIED_FIRST: [u64; 6] = [3_769, 2_273, 1_705, 791, 641, 577];
 /// Minimum number of occurrences of each outcome in `MUST_OCCUR` at full scale.
 const OCCURRENCES_MIN: usize = 500;
-const MUST_OCCUR: [&str; 53] = [
+const MUST_OCCUR: [&str; 60] = [
     "ended: expired",
     "ended: revoked",
     "ended: max_hold",
@@ -56,6 +56,13 @@ const MUST_OCCUR: [&str; 53] = [
     "set limit: mismatch",
     "set limit: removed",
     "acquire: closed by a lock_delay",
+    "acquire: closed by an at_least",
+    "acquire: closed by an operator",
+    "close",
+    "close: closed for longer",
+    "close: time has passed",
+    "open: opened",
+    "open: not closed",
     "renew: max_hold",
     "acquire: granted beside holders",
     "acquire: limit mismatch",
