@@ -52,7 +52,7 @@ struct ResultCounts {
     garbled: usize,
 }
 
-async fn connect(prefix: &str, stop: &CancellationToken) -> Arc<dyn Store> {
+pub(super) async fn connect(prefix: &str, stop: &CancellationToken) -> Arc<dyn Store> {
     let config = redis_config(prefix, true);
     let tasks = TaskTracker::new();
     let scripts = Scripts::standard();

@@ -19,5 +19,6 @@ mod errors_end;
 mod errors_text;
 mod half_state;
 mod node;
+mod record_expiry;
 mod roll_back;
 mod topology;
