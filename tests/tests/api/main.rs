@@ -17,6 +17,7 @@ mod waits {
 
 mod all_or_none;
 mod beside_the_api;
+mod closures;
 mod edge;
 mod force_release;
 mod listing;

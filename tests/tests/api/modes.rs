@@ -176,7 +176,7 @@ async fn a_lease_ends_with_its_max_hold_and_closes_the_lock() {
     assert_eq!(error_reason(&over), Some(ErrorReason::LeaseExpired));
     assert!(over.message().contains("max_hold"), "{}", over.message());
     while lock_state(&broker).await.state() == lock::State::Held {}
-    assert_eq!(lock_state(&broker).await.state(), lock::State::Delayed);
+    assert_eq!(lock_state(&broker).await.state(), lock::State::Closed);
     let closed = acquire(locks, target(LockMode::Exclusive, 0, 0)).await;
     let closed = closed.expect_err("a closed lock");
     assert_eq!(error_reason(&closed), Some(ErrorReason::LockHeld));

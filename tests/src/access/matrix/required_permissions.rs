@@ -76,6 +76,14 @@ const REQUIRED_PERMISSIONS: &[(&str, RequiredPermission)] = &[
         RequiredPermission::EachLock(Permission::ForceRelease),
     ),
     (
+        "AdminService.CloseLock",
+        RequiredPermission::EachLock(Permission::Admin),
+    ),
+    (
+        "AdminService.OpenLock",
+        RequiredPermission::EachLock(Permission::Admin),
+    ),
+    (
         "AdminService.SetLockLimit",
         RequiredPermission::EachLock(Permission::Admin),
     ),
