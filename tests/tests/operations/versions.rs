@@ -34,7 +34,7 @@ async fn brokers_with_another_schema_do_not_serve() {
     let mut raw = fixture.redis.connect().await;
     let era = format!("{KEY_PREFIX}era");
     let ours = raw.must(&["GET", &era]).await.text().to_owned();
-    raw.must(&["SET", &era, "later|0|2|in whatever way"]).await;
+    raw.must(&["SET", &era, "later|0|9|in whatever way"]).await;
     let left = keys(&mut raw).await;
 
     until("the broker that served has gone", async || {
@@ -103,7 +103,7 @@ async fn in_a_cluster_one_slot_of_another_schema_is_enough() {
     let era = format!("{KEY_PREFIX}era{}", hash_tag_for(SLOT));
     for at in 0..fixture.cluster.count() {
         // The other servers respond with MOVED.
-        let set = ["SET", &era, "later|0|2|in whatever way"];
+        let set = ["SET", &era, "later|0|9|in whatever way"];
         let _ = fixture.cluster.connect(at).await.command(&set).await;
     }
     let (succeeded, output) = fixture.options.run("check-config", &["--connect"]).await;
@@ -113,7 +113,7 @@ async fn in_a_cluster_one_slot_of_another_schema_is_enough() {
 fn is_told(text: &str, era: &str) -> bool {
     let mut lines = text.lines();
     lines.any(|line| {
-        line.contains("key schema 2")
+        line.contains("key schema 9")
             && line.contains(era)
             && line.contains(&format!("schema {SCHEMA}"))
     })
