@@ -29,6 +29,7 @@ type acquireParams struct {
 	maxHold         *time.Duration
 	lockDelay       *time.Duration
 	disconnectGrace *time.Duration
+	atLeast         *time.Duration
 	// traceparent is the caller's trace context; empty without one.
 	traceparent string
 }
@@ -76,6 +77,7 @@ func (p *acquireParams) message(attempt attempt, wait time.Duration, under *pb.L
 				Target: p.targets[0], Owner: p.owner, RequestId: p.requestID, Under: under,
 				Ttl: optionalDuration(p.ttl), WaitTimeout: durationpb.New(wait), MaxHold: optionalDuration(p.maxHold),
 				LockDelay: optionalDuration(p.lockDelay), DisconnectGrace: optionalDuration(p.disconnectGrace),
+				AtLeast: optionalDuration(p.atLeast),
 			},
 		}
 		return &pb.HoldRequest{Message: &pb.HoldRequest_Acquire{Acquire: acquire}}
@@ -86,6 +88,7 @@ func (p *acquireParams) message(attempt attempt, wait time.Duration, under *pb.L
 			Targets: p.targets, Owner: p.owner, RequestId: p.requestID,
 			Ttl: optionalDuration(p.ttl), WaitTimeout: durationpb.New(wait), MaxHold: optionalDuration(p.maxHold),
 			LockDelay: optionalDuration(p.lockDelay), DisconnectGrace: optionalDuration(p.disconnectGrace),
+			AtLeast: optionalDuration(p.atLeast),
 		},
 	}
 	return &pb.HoldRequest{Message: &pb.HoldRequest_AcquireAll{AcquireAll: all}}

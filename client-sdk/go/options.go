@@ -89,6 +89,13 @@ func WithDisconnectGrace(grace time.Duration) Option {
 	return func(o *acquireOptions) { o.params.disconnectGrace = o.validDuration(grace) }
 }
 
+// WithAtLeast keeps the lock closed until this time after the grant, however the lease ends: for a job that runs once a
+// period. It must not be shorter than the validity of the lease; the broker allows at most a day by default. A job that
+// died is not run again within the period, unless an operator opens the lock.
+func WithAtLeast(period time.Duration) Option {
+	return func(o *acquireOptions) { o.params.atLeast = o.validDuration(period) }
+}
+
 // WithUnder adds the lock to this lease, or enters a lock again that the lease already holds. The lease and the added
 // lease are lost together. Each of them releases only what its own call acquired.
 func WithUnder(lease *Lease) Option {

@@ -45,6 +45,7 @@ macro_rules! play {
                 a_shutdown_releases_all_leases
                 a_disconnect_grace_frees_sooner
                 a_lock_delay_keeps_a_lock_closed
+                a_lock_with_at_least_stays_closed_after_its_release
                 a_lock_is_held_no_longer_than_max_hold
                 a_revoked_lock_is_released_when_its_holder_stops
                 a_stopped_process_reports_its_loss_before_any_reply

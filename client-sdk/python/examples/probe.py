@@ -29,7 +29,7 @@ import leasehold  # noqa: E402
 from leasehold import TLS, Target, aio  # noqa: E402
 
 Json = dict[str, Any]
-DURATIONS = ("ttl", "wait", "max_hold", "lock_delay", "disconnect_grace")
+DURATIONS = ("ttl", "wait", "max_hold", "lock_delay", "disconnect_grace", "at_least")
 
 
 class Lease:

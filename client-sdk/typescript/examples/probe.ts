@@ -35,6 +35,7 @@ interface Command {
   max_hold_ms?: number | null;
   lock_delay_ms?: number | null;
   disconnect_grace_ms?: number | null;
+  at_least_ms?: number | null;
 }
 
 interface NamedLease {
@@ -121,6 +122,7 @@ function acquireOptions(command: Command): AcquireOptions {
     maxHoldMs: command.max_hold_ms ?? undefined,
     lockDelayMs: command.lock_delay_ms ?? undefined,
     disconnectGraceMs: command.disconnect_grace_ms ?? undefined,
+    atLeastMs: command.at_least_ms ?? undefined,
     reason: command.reason ?? undefined,
     under: typeof command.under === "string" ? leaseNamed(command.under).lease : undefined,
     onQueue: (queuePosition: QueuePosition) => {

@@ -57,6 +57,7 @@ export interface AcquireParams {
   maxHoldMs?: number | undefined;
   lockDelayMs?: number | undefined;
   disconnectGraceMs?: number | undefined;
+  atLeastMs?: number | undefined;
   /** Trace context of the caller; empty if there is none. */
   traceparent: string;
 }

@@ -48,6 +48,12 @@ export interface AcquireOptions {
    */
   disconnectGraceMs?: number | undefined;
   /**
+   * Time after the grant until which the lock stays closed, however the lease ends, for a job that runs once a period.
+   * Not shorter than the validity; the broker allows at most a day by default. A job that died is not run again within
+   * the period, unless an operator opens the lock.
+   */
+  atLeastMs?: number | undefined;
+  /**
    * Lease to which the lock is added, or which re-enters a lock that it already has. Both leases are lost together.
    * Each releases what its own call acquired.
    */
@@ -76,6 +82,7 @@ export function acquireParamsOf(
     maxHoldMs: checkedMs("maxHoldMs", options.maxHoldMs),
     lockDelayMs: checkedMs("lockDelayMs", options.lockDelayMs),
     disconnectGraceMs: checkedMs("disconnectGraceMs", options.disconnectGraceMs),
+    atLeastMs: checkedMs("atLeastMs", options.atLeastMs),
     traceparent: "",
   };
 }

@@ -176,6 +176,32 @@ pub async fn a_lock_delay_keeps_a_lock_closed(cast: Cast) {
     );
 }
 
+/// After a release the lock stays closed until the end of the period that its holder requested.
+pub async fn a_lock_with_at_least_stays_closed_after_its_release(cast: Cast) {
+    let fixture = ScenarioFixture::start(cast, 1).await;
+    let one = fixture.start_tested_probe().await;
+    let period = TTL + Duration::from_millis(1_500);
+    let asked_at = boottime();
+    let ask = ProbeAcquire::exclusive("a")
+        .with_ttl(TTL)
+        .with_duration("at_least_ms", period);
+    one.expect_acquired(&ask).await;
+    let acquired_at = boottime();
+    let rival = fixture.enqueue_rival("a").await;
+    one.expect_released("a").await;
+    let (_, granted_at) = rival.wait_for_grant().await;
+    assert!(
+        granted_at + CLOCK_STEP >= asked_at + period,
+        "too soon: {:?}",
+        granted_at - asked_at
+    );
+    assert!(
+        granted_at <= acquired_at + period + DELAY_MAX,
+        "late: {:?}",
+        granted_at - acquired_at
+    );
+}
+
 /// A lock is lost at the end of its max hold, and its holder is notified before the next grant.
 pub async fn a_lock_is_held_no_longer_than_max_hold(cast: Cast) {
     let fixture = ScenarioFixture::start(cast, 1).await;

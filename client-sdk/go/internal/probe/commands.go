@@ -160,6 +160,7 @@ func (p *probe) acquireArguments(c command) ([]leasehold.Target, []leasehold.Opt
 		{c.MaxHoldMs, leasehold.WithMaxHold},
 		{c.LockDelayMs, leasehold.WithLockDelay},
 		{c.DisconnectGraceMs, leasehold.WithDisconnectGrace},
+		{c.AtLeastMs, leasehold.WithAtLeast},
 	} {
 		if time.ms != nil {
 			options = append(options, time.option(millis(*time.ms)))

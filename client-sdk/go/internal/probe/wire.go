@@ -20,6 +20,7 @@ type command struct {
 	MaxHoldMs         *int64   `json:"max_hold_ms"`
 	LockDelayMs       *int64   `json:"lock_delay_ms"`
 	DisconnectGraceMs *int64   `json:"disconnect_grace_ms"`
+	AtLeastMs         *int64   `json:"at_least_ms"`
 	Under             string   `json:"under"`
 	Reason            string   `json:"reason"`
 	Call              int64    `json:"call"`

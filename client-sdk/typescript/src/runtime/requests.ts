@@ -27,6 +27,7 @@ function commonFields(params: AcquireParams, waitMs: number): Omit<AcquireAllReq
     maxHold: optionalDuration(params.maxHoldMs),
     lockDelay: optionalDuration(params.lockDelayMs),
     disconnectGrace: optionalDuration(params.disconnectGraceMs),
+    atLeast: optionalDuration(params.atLeastMs),
   };
 }
 

@@ -54,6 +54,7 @@ class AcquireParams:
     max_hold: float | None = None
     lock_delay: float | None = None
     disconnect_grace: float | None = None
+    at_least: float | None = None
     #: Trace context of the caller; empty if there is none.
     traceparent: str = ""
 
@@ -79,6 +80,8 @@ class AcquireParams:
             request.lock_delay.CopyFrom(to_duration(self.lock_delay))
         if self.disconnect_grace is not None:
             request.disconnect_grace.CopyFrom(to_duration(self.disconnect_grace))
+        if self.at_least is not None:
+            request.at_least.CopyFrom(to_duration(self.at_least))
         return request
 
 

@@ -51,6 +51,10 @@ class Options(TypedDict, total=False):
     #: Time after which the lock is released when this client's stream breaks, even if the lease is still valid. Frees
     #: the lock sooner after a crash, but a holder behind a broken network may overlap with the next one.
     disconnect_grace: Duration
+    #: Time after the grant until which the lock stays closed, however the lease ends: for jobs that run once a period.
+    #: Not shorter than the validity; the broker allows at most a day by default. A job that died is not run again
+    #: within the period, unless an operator opens the lock.
+    at_least: Duration
     #: Lease to add the lock to, or to enter a lock again that this lease already has. Both leases are lost together.
     #: Each of them releases what its own call acquired.
     under: LeaseView
@@ -121,7 +125,7 @@ class AcquireTemplate:
         self._under = options["under"].handle if "under" in options else None
         reason, labels = options.get("reason", ""), options.get("labels", {})
         self._owner = types.Owner(id=owner, reason=reason, labels=labels)
-        duration_names = ("ttl", "max_hold", "lock_delay", "disconnect_grace")
+        duration_names = ("ttl", "max_hold", "lock_delay", "disconnect_grace", "at_least")
         values: Mapping[str, Any] = options
         self._durations = {name: to_seconds(values[name]) for name in duration_names if name in values}
 

@@ -195,6 +195,17 @@ public final class LockRequest {
     }
 
     /**
+     * Keeps the lock closed until this time after the grant, however the lease ends: for a job that runs once a period.
+     * A job that died is not run again within the period, unless an operator opens the lock.
+     *
+     * @param period not shorter than the ttl; the broker allows at most a day by default
+     * @return a copy
+     */
+    public LockRequest atLeast(Duration period) {
+        return withTemplate(request -> request.setAtLeast(Durations.toProto(period)));
+    }
+
+    /**
      * Adds the lock to an existing lease, or enters a lock again that the lease holds. Both leases are lost together;
      * each of them releases only the locks of the acquire that returned it.
      *

@@ -90,6 +90,9 @@ public final class AcquireParams {
         if (request.hasDisconnectGrace()) {
             builder.setDisconnectGrace(request.getDisconnectGrace());
         }
+        if (request.hasAtLeast()) {
+            builder.setAtLeast(request.getAtLeast());
+        }
         return builder.build();
     }
 }

@@ -19,9 +19,10 @@ import java.util.function.Supplier;
 /**
  * A fake broker in memory, for tests. Its clients and leases have the same types as those of a real broker.
  *
- * <p>Leases never expire, and {@code maxHold}, {@code lockDelay} and {@code disconnectGrace} are ignored: a lock is
- * held until it is released or lost. The rest is as with a real broker: one queue for each lock in strict order,
- * fencing tokens that rise, shared locks, permits, several locks at once and re-entry.
+ * <p>Leases never expire, and {@code maxHold}, {@code lockDelay}, {@code atLeast} and {@code disconnectGrace} are
+ * ignored: a lock is held until it is released or lost, and then free at once. The rest is as with a real broker: one
+ * queue for each lock in strict order, fencing tokens that rise, shared locks, permits, several locks at once and
+ * re-entry.
  */
 public final class FakeBroker implements AutoCloseable {
     private final FakeLocks locks = new FakeLocks();

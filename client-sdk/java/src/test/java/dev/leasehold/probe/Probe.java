@@ -38,7 +38,8 @@ public final class Probe {
             "wait_ms", LockRequest::waitUpTo,
             "max_hold_ms", LockRequest::maxHold,
             "lock_delay_ms", LockRequest::lockDelay,
-            "disconnect_grace_ms", LockRequest::disconnectGrace);
+            "disconnect_grace_ms", LockRequest::disconnectGrace,
+            "at_least_ms", LockRequest::atLeast);
 
     /** A lease and its targets, stored by a name that the runner chose. */
     private record NamedLease(Lease lease, List<Target> targets) {
