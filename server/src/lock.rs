@@ -63,11 +63,9 @@ pub const LOCKS_MAX: usize = 64;
 pub const ENTRIES_MAX: usize = 64;
 /// Maximum number of attempts of one request in the record of a lock.
 pub const ATTEMPTS_MAX: usize = 8;
-/// Retention of the record of an idle lock. The record keeps the last fencing token, so that tokens
+/// Retention of the record of an idle lock without a set limit. The record keeps the last fencing token, so that tokens
 /// rise even if the clock is set back by less than this.
 pub const IDLE_RECORD_TTL_MS: u64 = 300_000;
-/// Retention of the record of an idle lock whose limit was fixed by an operator.
-pub const LIMIT_RECORD_TTL_MS: u64 = 86_400_000;
 /// Maximum interval between heartbeats of a lease stream while a call waits on the stream.
 pub const HEARTBEAT_WHILE_WAITING_MS: u64 = 2_000;
 /// Time for which ended leases are stored after they no longer count, so that setting the clock

@@ -72,11 +72,12 @@ struct State {
     commands: u64,
 }
 
-/// A record with the time, in milliseconds since 1970, after which it is deleted.
+/// A record with the time, in milliseconds since 1970, after which it is deleted; `None` if it is
+/// kept.
 #[derive(Debug, Clone, Default)]
 struct StoredRecord {
     record: Record,
-    until_ms: u64,
+    deleted_after_ms: Option<u64>,
 }
 
 /// A copy of all records at one time.
@@ -158,7 +159,7 @@ impl State {
         self.commands += 1;
         if self.commands.is_multiple_of(SWEEP_INTERVAL) {
             self.records
-                .retain(|_, stored| stored.until_ms >= now_us / 1_000);
+                .retain(|_, stored| stored.is_kept(now_us / 1_000));
         }
     }
 
@@ -186,9 +187,14 @@ impl State {
 }
 
 impl StoredRecord {
+    fn is_kept(&self, now_ms: u64) -> bool {
+        self.deleted_after_ms
+            .is_none_or(|deleted_after_ms| deleted_after_ms >= now_ms)
+    }
+
     /// Returns the state of the lock, or `None` if the record has expired or is blank.
     fn record_at(&self, now_us: u64) -> Option<LockState> {
-        let is_stored = self.until_ms >= now_us / 1_000 && !self.record.is_empty();
+        let is_stored = self.is_kept(now_us / 1_000) && !self.record.is_empty();
         is_stored.then(|| self.record.get(now_us))
     }
 }
@@ -218,16 +224,14 @@ impl MemoryStore {
         let now_ms = context.now_us / 1_000;
         let is_watched = !state.watched.is_empty();
         let stored = state.records.entry(lock.clone()).or_default();
-        if stored.until_ms < now_ms {
+        if !stored.is_kept(now_ms) {
             *stored = StoredRecord::default();
         }
         stored.record.change_log.is_on = is_watched;
         let outcome = verb(&mut stored.record, &context);
         let changes = std::mem::take(&mut stored.record.change_log.changes);
         let ended = std::mem::take(&mut stored.record.end_events);
-        stored.until_ms = stored
-            .until_ms
-            .max(stored.record.expires_after_ms().max(now_ms) + stored.record.retention_ms());
+        stored.deleted_after_ms = stored.record.deleted_after_ms(now_ms);
         if stored.record.is_empty() {
             state.records.remove(lock);
         }
@@ -363,7 +367,7 @@ impl Store for MemoryStore {
         let context = self.context();
         let state = self.memory.state.lock();
         let stored = state.records.get(lock);
-        let stored = stored.filter(|stored| stored.until_ms >= context.now_us / 1_000);
+        let stored = stored.filter(|stored| stored.is_kept(context.now_us / 1_000));
         let checked = stored.map(|stored| stored.record.check(&context, token));
         Ok(checked.transpose()?.unwrap_or(Checked::Unknown))
     }

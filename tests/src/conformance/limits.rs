@@ -1,7 +1,7 @@
 //! SetLockLimit: the limit of an operator takes precedence over the limits of callers.
 
 use leasehold_server::{
-    lock::{AcquireCommand, LIMIT_RECORD_TTL_MS, LeaseRef, Mode, expiry_ms},
+    lock::{AcquireCommand, IDLE_RECORD_TTL_MS, LeaseRef, Mode, expiry_ms},
     store::LimitSet,
 };
 
@@ -172,26 +172,32 @@ pub async fn a_set_limit_may_be_set_again(store_fixture: &StoreFixture) {
     acquire_permits(store_fixture, 7, 0).await;
 }
 
-pub async fn a_set_limit_is_kept_for_a_day_after_the_last_use(store_fixture: &StoreFixture) {
+pub async fn a_set_limit_is_kept_until_it_is_removed(store_fixture: &StoreFixture) {
+    const WEEK_MS: u64 = 7 * 24 * 3_600_000;
     store_fixture.set_limit(0, 2).await;
-    store_fixture
-        .advance_ms(LIMIT_RECORD_TTL_MS - 10 * SLACK_MS)
-        .await;
+    store_fixture.advance_ms(WEEK_MS).await;
     let held = acquire_permits(store_fixture, 1, 5).await;
     store_fixture.expect_released(0, &held).await;
-    store_fixture
-        .advance_ms(LIMIT_RECORD_TTL_MS - 10 * SLACK_MS)
-        .await;
-    assert_eq!(
-        store_fixture
-            .expect_limit_mismatch(0, &permits_call(store_fixture, 3, 5))
-            .await,
-        Some(2)
-    );
-    store_fixture
-        .advance_ms(LIMIT_RECORD_TTL_MS + 10 * SLACK_MS)
-        .await;
+    store_fixture.advance_ms(WEEK_MS).await;
+    let larger = permits_call(store_fixture, 3, 5);
+    let in_use = store_fixture.expect_limit_mismatch(0, &larger).await;
+    assert_eq!(in_use, Some(2));
+    let removed = store_fixture.store(1).set_limit(&store_fixture.lock, None);
+    assert_eq!(removed.await, Ok(LimitSet::Set { previous: Some(2) }));
     acquire_permits(store_fixture, 3, 5).await;
+}
+
+pub async fn an_idle_lock_whose_limit_was_removed_is_forgotten(store_fixture: &StoreFixture) {
+    store_fixture.set_limit(0, 2).await;
+    let held = acquire_permits(store_fixture, 1, 2).await;
+    store_fixture.expect_released(0, &held).await;
+    let removed = store_fixture.store(1).set_limit(&store_fixture.lock, None);
+    assert_eq!(removed.await, Ok(LimitSet::Set { previous: Some(2) }));
+    store_fixture
+        .advance_ms(IDLE_RECORD_TTL_MS + 10 * SLACK_MS)
+        .await;
+    let state = store_fixture.store(0).get(&store_fixture.lock).await;
+    assert_eq!(state, Ok(None));
 }
 
 pub async fn a_limit_is_not_set_on_a_lock_that_is_waited_for_exclusively(

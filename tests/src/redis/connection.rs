@@ -135,6 +135,13 @@ impl RedisConnection {
             .collect()
     }
 
+    /// Returns true if the record of a lock has a set limit. Such a record has no TTL.
+    pub async fn has_set_limit(&mut self, key: &str) -> bool {
+        let record = self.hash_fields(key).await;
+        let set_limit = record.get("u").and_then(|sums| sums.split('|').nth(7));
+        set_limit.is_some_and(|limit| limit != "0")
+    }
+
     /// Returns every key with this prefix and its PTTL.
     pub async fn keys_with_pttl(&mut self, prefix: &str) -> Vec<(String, i64)> {
         let mut keys = Vec::new();

@@ -372,7 +372,8 @@ on_every_store! {
         a_set_limit_keeps_other_kinds_of_lock_out
         a_limit_is_not_set_on_another_kind_of_lock_in_use
         a_set_limit_may_be_set_again
-        a_set_limit_is_kept_for_a_day_after_the_last_use
+        a_set_limit_is_kept_until_it_is_removed
+        an_idle_lock_whose_limit_was_removed_is_forgotten
         a_limit_is_not_set_on_a_lock_that_is_waited_for_exclusively
         a_removed_limit_lets_other_kinds_of_lock_in
         a_removed_limit_stays_in_use_until_the_lock_is_idle

@@ -17,8 +17,7 @@ use super::{
 use crate::{
     lock::{
         AcquireCommand, Attachment, AttemptId, BrokerId, Closure, ExpectedAttachment, Grant,
-        IDLE_RECORD_TTL_MS, LIMIT_RECORD_TTL_MS, LeaseBinding, LeaseId, LeaseRef, Mode,
-        ReleaseScope, RequestHash, Ttl,
+        IDLE_RECORD_TTL_MS, LeaseBinding, LeaseId, LeaseRef, Mode, ReleaseScope, RequestHash, Ttl,
     },
     store::{
         Acquired, Cancelled, ChangeKind, HandOff, LeaseEndEvent, LeaseRejection, LeaseReply,
@@ -322,21 +321,16 @@ impl Record {
         })
     }
 
-    /// Returns the retention of the record after its last use.
-    pub fn retention_ms(&self) -> u64 {
-        match self.set_limit {
-            None => IDLE_RECORD_TTL_MS,
-            Some(_) => LIMIT_RECORD_TTL_MS,
-        }
-    }
-
-    /// Returns the time, in milliseconds since 1970, until which the lock may have holders, waiters
-    /// or a closure.
-    pub fn expires_after_ms(&self) -> u64 {
-        self.holders
-            .latest_ms()
+    /// Returns the time, in milliseconds since 1970, after which the record is deleted unless it is
+    /// used again. `None` if the lock has a set limit, which is kept until it is removed.
+    pub fn deleted_after_ms(&self, now_ms: u64) -> Option<u64> {
+        let last = now_ms
+            .max(self.holders.latest_ms())
             .max(self.queue.until_ms())
-            .max(self.closed_until_ms())
+            .max(self.closed_until_ms());
+        self.set_limit
+            .is_none()
+            .then_some(last + IDLE_RECORD_TTL_MS)
     }
 
     /// Returns true if the record contains nothing and can be deleted.

@@ -13,8 +13,8 @@ use super::script::Script;
 use crate::lock::{
     ATTEMPTS_MAX, BROKER_SILENT_AFTER_MS, DELETION_DELAY_MS, ENTRIES_MAX, EXCLUSIVE_WEIGHT,
     EXPIRED_MAX, EXPIRED_MS, EXPIRY_DIVISOR, EXPIRY_MARGIN_MS, HOLDERS_MAX, IDLE_RECORD_TTL_MS,
-    LIMIT_RECORD_TTL_MS, PARTIAL_RELEASE_MAX_MS, PROVISIONAL_GRANT_MS, RELEASE_SUBSCRIBERS_MAX,
-    RELEASED_MAX, TOMBSTONE_MS, TOMBSTONES_MAX, TOUCH_STALL_MS,
+    PARTIAL_RELEASE_MAX_MS, PROVISIONAL_GRANT_MS, RELEASE_SUBSCRIBERS_MAX, RELEASED_MAX,
+    TOMBSTONE_MS, TOMBSTONES_MAX, TOUCH_STALL_MS,
 };
 
 /// A command of the store, which has a script.
@@ -56,7 +56,7 @@ macro_rules! named {
 
 /// Constants of the specification that the scripts name. The scripts receive their values, because
 /// each variable of Lua that a function uses makes the function more expensive to create.
-const CONSTANTS: [(&str, u64); 19] = named![
+const CONSTANTS: [(&str, u64); 18] = named![
     ATTEMPTS_MAX,
     BROKER_SILENT_AFTER_MS,
     DELETION_DELAY_MS,
@@ -68,7 +68,6 @@ const CONSTANTS: [(&str, u64); 19] = named![
     EXPIRY_MARGIN_MS,
     HOLDERS_MAX,
     IDLE_RECORD_TTL_MS,
-    LIMIT_RECORD_TTL_MS,
     PARTIAL_RELEASE_MAX_MS,
     PROVISIONAL_GRANT_MS,
     RELEASED_MAX,

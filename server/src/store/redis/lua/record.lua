@@ -34,7 +34,8 @@ local function load(...)
 end
 
 -- Writes the changed fields. This is the last step: nothing that can fail may follow. A record
--- without a TTL gets one from the same command.
+-- without a TTL gets one from the same command, unless it has a set limit, which is kept until it is
+-- removed.
 local function save()
   local h, last = holders, math.max(now, holders.latest, queue.until_ms, closed_until)
   if #events > 0 then publish_changes() end
@@ -56,7 +57,8 @@ local function save()
   end
   for i = 1, #sets, 1000 do call('HSET', lock, unpack(sets, i, math.min(i + 999, #sets))) end
   for i = 1, #deletes, 1000 do call('HDEL', lock, unpack(deletes, i, math.min(i + 999, #deletes))) end
-  call('PEXPIRE', lock, int(last - now + (set_limit > 0 and LIMIT_RECORD_TTL_MS or IDLE_RECORD_TTL_MS)))
+  if set_limit > 0 then return call('PERSIST', lock) end
+  call('PEXPIRE', lock, int(last - now + IDLE_RECORD_TTL_MS))
 end
 
 -- Returns a reply, with the hand-offs of the command. Writes the changes before, so that an expiry
