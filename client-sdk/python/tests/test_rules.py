@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
+from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -23,7 +24,7 @@ from leasehold._core.pending_acquires import PendingAcquire
 from leasehold._core.session import Session
 from leasehold._core.validity import LeaseValidity, safety_margin
 from leasehold._core.worker import Worker
-from leasehold.errors import Loss, LostReason
+from leasehold.errors import Closure, ClosureCause, Loss, LostReason
 from leasehold.v1 import lock_service_pb2 as hold
 from leasehold.v1 import types_pb2 as pb
 
@@ -160,6 +161,30 @@ def test_a_unary_status_converts_like_a_stream_rejection() -> None:
     error = convert.error_from_refused(convert.refused_from_status(_Status(packed)))
     assert isinstance(error, errors.Held)
     assert (error.retry_after, error.queue_length, error.holders[0].owner) == (3, 4, "me")
+
+
+def _closed_error(closure: pb.Closure) -> errors.Held:
+    refused = hold.Refused(reason=pb.ERROR_REASON_LOCK_HELD, message="a is closed")
+    refused.details.add().Pack(pb.Contention(closure=closure))
+    error = convert.error_from_refused(refused)
+    assert isinstance(error, errors.Held)
+    return error
+
+
+def test_the_error_says_by_whom_the_lock_is_closed() -> None:
+    owner = pb.Owner(id="ops", reason="database migration")
+    closure = pb.Closure(cause=pb.CLOSURE_CAUSE_OPERATOR, owner=owner, remaining=Duration(seconds=30))
+    closure.until_time.FromSeconds(60)
+    error = _closed_error(closure)
+    until = datetime(1970, 1, 1, 0, 1, tzinfo=timezone.utc)
+    assert error.closure == Closure(ClosureCause.OPERATOR, "ops", "database migration", until, 30)
+    assert str(error) == "a is closed; closed by ops (database migration)"
+
+
+def test_a_closure_of_a_newer_broker_or_of_a_hidden_owner_is_accepted() -> None:
+    error = _closed_error(pb.Closure.FromString(b"\x08\x63"))
+    assert error.closure == Closure(ClosureCause.OTHER, "", "", None, 0)
+    assert str(error) == "a is closed"
 
 
 def test_a_failing_job_does_not_stop_the_worker(caplog: pytest.LogCaptureFixture) -> None:

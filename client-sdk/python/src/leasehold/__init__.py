@@ -21,6 +21,8 @@ from leasehold.election import Election, Observer
 from leasehold.errors import (
     AcquireError,
     Closed,
+    Closure,
+    ClosureCause,
     ConnectError,
     Contention,
     CredentialRefused,
@@ -67,6 +69,8 @@ __all__ = [
     "AcquireError",
     "Client",
     "Closed",
+    "Closure",
+    "ClosureCause",
     "ConnectError",
     "Contention",
     "CredentialRefused",

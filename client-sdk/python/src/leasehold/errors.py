@@ -69,6 +69,34 @@ class Holder:
     remaining: float
 
 
+class ClosureCause(enum.Enum):
+    """Cause of a closure."""
+
+    #: The ``lock_delay`` of a lease that expired or was revoked.
+    LOCK_DELAY = "lock_delay"
+    #: The ``at_least`` of a lease that has ended.
+    AT_LEAST = "at_least"
+    #: A command of an operator.
+    OPERATOR = "operator"
+    #: A cause that this version of the client does not define.
+    OTHER = "other"
+
+
+@dataclass(frozen=True)
+class Closure:
+    """A period in which a lock grants nothing new. A hint that may be stale."""
+
+    cause: ClosureCause
+    #: Name of the process whose lease has ended, or of the operator; empty if the caller may not observe the lock.
+    owner: str
+    #: Reason of the process for its lease, or of the operator; may be empty.
+    reason: str
+    #: End of the period by the clock of the store, if the broker sent it.
+    until: datetime | None
+    #: Seconds until the end of the period.
+    remaining: float
+
+
 class Error(Exception):
     """Base class of the errors of this package."""
 
@@ -101,14 +129,20 @@ class Contention:
     queue_length: int = 0
     #: Shortest time until the lease of a holder expires unless it is renewed, in seconds.
     retry_after: float | None = None
+    #: Closure of the lock, if the lock is closed.
+    closure: Closure | None = None
 
     def __str__(self) -> str:
-        if not self.holders:
-            return self.message
-        holder_texts = (
-            f"{holder.owner} ({holder.reason})" if holder.reason else holder.owner for holder in self.holders
-        )
-        return f"{self.message}; held by {', '.join(holder_texts)}"
+        text = self.message
+        if self.holders:
+            text += f"; held by {', '.join(map(_owner_text, self.holders))}"
+        if self.closure is not None and self.closure.owner:
+            text += f"; closed by {_owner_text(self.closure)}"
+        return text
+
+
+def _owner_text(source: Holder | Closure) -> str:
+    return f"{source.owner} ({source.reason})" if source.reason else source.owner
 
 
 class _ContentionError(AcquireError):
@@ -125,6 +159,11 @@ class _ContentionError(AcquireError):
     def queue_length(self) -> int:
         """Number of waiters in the queue of the lock."""
         return self.contention.queue_length
+
+    @property
+    def closure(self) -> Closure | None:
+        """Closure of the lock, if the lock is closed."""
+        return self.contention.closure
 
 
 class Held(_ContentionError):

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import timezone
+from datetime import datetime, timezone
 from typing import Any, Callable
 
 import grpc
 from google.protobuf.any_pb2 import Any as AnyProto
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
 from google.rpc import error_details_pb2, status_pb2
 
 from leasehold import errors
-from leasehold.errors import Contention, Holder, Loss, LostReason
+from leasehold.errors import Closure, ClosureCause, Contention, Holder, Loss, LostReason
 from leasehold.v1 import lock_service_pb2 as hold
 from leasehold.v1 import types_pb2 as pb
 
@@ -49,6 +50,11 @@ _LOST_REASON_OF_END = {
     pb.LEASE_END_REASON_MOVED: LostReason.MOVED,
     pb.LEASE_END_REASON_CREDENTIAL_EXPIRED: LostReason.CREDENTIAL_EXPIRED,
 }
+_CLOSURE_CAUSES = {
+    pb.CLOSURE_CAUSE_LOCK_DELAY: ClosureCause.LOCK_DELAY,
+    pb.CLOSURE_CAUSE_AT_LEAST: ClosureCause.AT_LEAST,
+    pb.CLOSURE_CAUSE_OPERATOR: ClosureCause.OPERATOR,
+}
 #: Status codes of calls that may have been executed nevertheless, and are repeated. A broker also cancels a wait if the
 #: client sent no heartbeat for too long.
 _RETRYABLE_CODES = {
@@ -75,17 +81,18 @@ def to_duration(seconds: float) -> Duration:
     return Duration(seconds=whole_seconds, nanos=nanos)
 
 
+def _to_datetime(timestamp: Timestamp) -> datetime:
+    return timestamp.ToDatetime().replace(tzinfo=timezone.utc)
+
+
 def to_holder(message: pb.Holder) -> Holder:
     """Converts a holder."""
-    since = None
-    if message.HasField("since_time"):
-        since = message.since_time.ToDatetime().replace(tzinfo=timezone.utc)
     return Holder(
         lease_id=message.lease_id,
         owner=message.owner.id,
         reason=message.owner.reason,
         fencing_token=message.fencing_token,
-        since=since,
+        since=_to_datetime(message.since_time) if message.HasField("since_time") else None,
         remaining=to_seconds(message.remaining),
     )
 
@@ -108,7 +115,18 @@ def _contention(refused: hold.Refused, retry_after: float | None) -> Contention:
         if detail.Unpack(message):
             break
     holders = [to_holder(holder) for holder in message.holders]
-    return Contention(refused.message, holders, message.queue_length, retry_after)
+    closure = _to_closure(message.closure) if message.HasField("closure") else None
+    return Contention(refused.message, holders, message.queue_length, retry_after, closure)
+
+
+def _to_closure(message: pb.Closure) -> Closure:
+    return Closure(
+        cause=_CLOSURE_CAUSES.get(message.cause, ClosureCause.OTHER),
+        owner=message.owner.id,
+        reason=message.owner.reason,
+        until=_to_datetime(message.until_time) if message.HasField("until_time") else None,
+        remaining=to_seconds(message.remaining),
+    )
 
 
 def loss_from_refused(refused: hold.Refused) -> Loss:
