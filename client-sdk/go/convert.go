@@ -55,6 +55,12 @@ var lostByEndReason = map[pb.LeaseEndReason]LostReason{
 	pb.LeaseEndReason_LEASE_END_REASON_CREDENTIAL_EXPIRED: LostCredentialExpired,
 }
 
+var closureByCause = map[pb.ClosureCause]ClosureCause{
+	pb.ClosureCause_CLOSURE_CAUSE_LOCK_DELAY: ClosureLockDelay,
+	pb.ClosureCause_CLOSURE_CAUSE_AT_LEAST:   ClosureAtLeast,
+	pb.ClosureCause_CLOSURE_CAUSE_OPERATOR:   ClosureOperator,
+}
+
 // durationOf converts a duration; an unset or negative one becomes 0.
 func durationOf(duration *durationpb.Duration) time.Duration {
 	return max(0, duration.AsDuration())
@@ -82,6 +88,22 @@ func holdersOf(messages []*pb.Holder) []Holder {
 	return holders
 }
 
+func closureOf(message *pb.Closure) *Closure {
+	if message == nil {
+		return nil
+	}
+	closure := &Closure{
+		Cause:     closureByCause[message.GetCause()],
+		Owner:     message.GetOwner().GetId(),
+		Reason:    message.GetOwner().GetReason(),
+		Remaining: durationOf(message.GetRemaining()),
+	}
+	if message.GetUntilTime() != nil {
+		closure.Until = message.GetUntilTime().AsTime()
+	}
+	return closure
+}
+
 // errorFromRefused returns the error of a rejected call: an *Error or a *LeaseLostError.
 func errorFromRefused(refused *pb.Refused) error {
 	if _, ok := lostByReason[refused.GetReason()]; ok {
@@ -99,6 +121,7 @@ func errorFromRefused(refused *pb.Refused) error {
 		if unpackDetail(detail, contention) {
 			rejected.Holders = holdersOf(contention.GetHolders())
 			rejected.QueueLength = int(contention.GetQueueLength())
+			rejected.Closure = closureOf(contention.GetClosure())
 		}
 	}
 	return rejected

@@ -95,6 +95,8 @@ type Error struct {
 	Holders []Holder
 	// QueueLength is the number of waiters, if the lock is held.
 	QueueLength int
+	// Closure is the closure of the lock; nil if the lock is not closed.
+	Closure *Closure
 	// RetryAfter is the time to wait before the next attempt; 0 if the broker sent none. For a held lock it is the
 	// shortest time after which a holder's lease expires unless it is renewed.
 	RetryAfter time.Duration
@@ -116,22 +118,72 @@ type Holder struct {
 	Remaining time.Duration
 }
 
+// Closure is a period in which a lock grants nothing new. It is a hint that may be outdated.
+type Closure struct {
+	// Cause is the cause of the closure.
+	Cause ClosureCause
+	// Owner is the owner name of the client whose lease has ended, or the name of the operator; empty if the caller may
+	// not observe the lock.
+	Owner string
+	// Reason is the reason that the client gave for its acquire, or the operator for the closure; may be empty.
+	Reason string
+	// Until is the end of the period, by the clock of the store; zero if unknown.
+	Until time.Time
+	// Remaining is the time until the end of the period.
+	Remaining time.Duration
+}
+
+// ClosureCause is the cause of a [Closure].
+type ClosureCause int
+
+// Causes of a closure.
+const (
+	// ClosureOther means that the broker sent a cause that this client does not define.
+	ClosureOther ClosureCause = iota
+	// ClosureLockDelay means that a lease with a lock delay ([WithLockDelay]) expired or was revoked.
+	ClosureLockDelay
+	// ClosureAtLeast means that a lease ended before the time of [WithAtLeast].
+	ClosureAtLeast
+	// ClosureOperator means that an operator closed the lock.
+	ClosureOperator
+)
+
+var closureCauses = map[ClosureCause]string{
+	ClosureLockDelay: "lock delay",
+	ClosureAtLeast:   "at least",
+	ClosureOperator:  "operator",
+}
+
+func (c ClosureCause) String() string {
+	if text, ok := closureCauses[c]; ok {
+		return text
+	}
+	return "other"
+}
+
 func (e *Error) Error() string {
 	text := e.Message
 	if text == "" {
 		text = e.Err.Error()
 	}
-	if len(e.Holders) == 0 {
-		return "leasehold: " + text
-	}
-	owners := make([]string, len(e.Holders))
-	for i, holder := range e.Holders {
-		owners[i] = holder.Owner
-		if holder.Reason != "" {
-			owners[i] += " (" + holder.Reason + ")"
+	if len(e.Holders) > 0 {
+		owners := make([]string, len(e.Holders))
+		for i, holder := range e.Holders {
+			owners[i] = ownerText(holder.Owner, holder.Reason)
 		}
+		text += "; held by " + strings.Join(owners, ", ")
 	}
-	return "leasehold: " + text + "; held by " + strings.Join(owners, ", ")
+	if e.Closure != nil && e.Closure.Owner != "" {
+		text += "; closed by " + ownerText(e.Closure.Owner, e.Closure.Reason)
+	}
+	return "leasehold: " + text
+}
+
+func ownerText(owner, reason string) string {
+	if reason == "" {
+		return owner
+	}
+	return owner + " (" + reason + ")"
 }
 
 // Unwrap returns the reason.

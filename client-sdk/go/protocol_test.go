@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "leasehold.dev/sdk/gen/leasehold/v1"
 )
@@ -85,6 +86,39 @@ func TestTheReasonOfAUnaryCallIsInItsDetails(t *testing.T) {
 	plain := refusedFromStatus(errors.New("broken"))
 	if !isRetryable(plain) || plain.GetReason() != pb.ErrorReason_ERROR_REASON_UNSPECIFIED {
 		t.Errorf("%v", plain)
+	}
+}
+
+func TestTheErrorSaysByWhomTheLockIsClosed(t *testing.T) {
+	until := time.Unix(60, 0).UTC()
+	operator := &pb.Owner{Id: "ops", Reason: "database migration"}
+	for _, c := range []struct {
+		message *pb.Closure
+		want    Closure
+		text    string
+	}{
+		{
+			&pb.Closure{
+				Cause: pb.ClosureCause_CLOSURE_CAUSE_OPERATOR, Owner: operator,
+				UntilTime: timestamppb.New(until), Remaining: durationpb.New(30 * time.Second),
+			},
+			Closure{ClosureOperator, "ops", "database migration", until, 30 * time.Second},
+			"leasehold: a is closed; closed by ops (database migration)",
+		},
+		// A cause of a newer broker, and an owner that the caller may not observe.
+		{&pb.Closure{Cause: 99}, Closure{}, "leasehold: a is closed"},
+	} {
+		detail, err := anypb.New(&pb.Contention{Closure: c.message})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = errorFromRefused(&pb.Refused{
+			Reason: pb.ErrorReason_ERROR_REASON_LOCK_HELD, Message: "a is closed", Details: []*anypb.Any{detail},
+		})
+		var detailed *Error
+		if !errors.As(err, &detailed) || detailed.Closure == nil || *detailed.Closure != c.want || err.Error() != c.text {
+			t.Errorf("%v %+v", err, detailed)
+		}
 	}
 }
 
