@@ -2,8 +2,11 @@ package dev.leasehold.internal;
 
 import com.google.protobuf.Any;
 import com.google.protobuf.InvalidProtocolBufferException;
+import com.google.protobuf.Timestamp;
 import com.google.rpc.ErrorInfo;
 import com.google.rpc.RetryInfo;
+import dev.leasehold.Closure;
+import dev.leasehold.ClosureCause;
 import dev.leasehold.Holder;
 import dev.leasehold.LockState;
 import dev.leasehold.Loss;
@@ -51,11 +54,7 @@ final class Converter {
     private Converter() {}
 
     static Holder holder(dev.leasehold.v1.Holder holder) {
-        Instant since = holder.hasSinceTime()
-                ? Instant.ofEpochSecond(
-                        holder.getSinceTime().getSeconds(),
-                        holder.getSinceTime().getNanos())
-                : null;
+        Instant since = holder.hasSinceTime() ? instant(holder.getSinceTime()) : null;
         return new Holder(
                 holder.getLeaseId(),
                 holder.getOwner().getId(),
@@ -63,6 +62,10 @@ final class Converter {
                 holder.getFencingToken(),
                 since,
                 Durations.fromProto(holder.getRemaining()));
+    }
+
+    private static Instant instant(Timestamp timestamp) {
+        return Instant.ofEpochSecond(timestamp.getSeconds(), timestamp.getNanos());
     }
 
     private static List<Holder> holders(List<dev.leasehold.v1.Holder> holders) {
@@ -85,12 +88,20 @@ final class Converter {
             case ERROR_REASON_LOCK_HELD -> {
                 Contention contention = contention(refused);
                 yield new HeldException(
-                        message, holders(contention.getHoldersList()), contention.getQueueLength(), retryAfter);
+                        message,
+                        holders(contention.getHoldersList()),
+                        contention.getQueueLength(),
+                        closure(contention),
+                        retryAfter);
             }
             case ERROR_REASON_WAIT_TIMEOUT, ERROR_REASON_STILL_QUEUED -> {
                 Contention contention = contention(refused);
                 yield new WaitTimeoutException(
-                        message, holders(contention.getHoldersList()), contention.getQueueLength(), retryAfter);
+                        message,
+                        holders(contention.getHoldersList()),
+                        contention.getQueueLength(),
+                        closure(contention),
+                        retryAfter);
             }
             case ERROR_REASON_LEASE_EXPIRED,
                     ERROR_REASON_LEASE_REVOKED,
@@ -124,6 +135,25 @@ final class Converter {
             }
         }
         return Contention.getDefaultInstance();
+    }
+
+    private static Closure closure(Contention contention) {
+        if (!contention.hasClosure()) {
+            return null;
+        }
+        dev.leasehold.v1.Closure closure = contention.getClosure();
+        ClosureCause cause = switch (closure.getCause()) {
+            case CLOSURE_CAUSE_LOCK_DELAY -> ClosureCause.LOCK_DELAY;
+            case CLOSURE_CAUSE_AT_LEAST -> ClosureCause.AT_LEAST;
+            case CLOSURE_CAUSE_OPERATOR -> ClosureCause.OPERATOR;
+            default -> ClosureCause.OTHER;
+        };
+        return new Closure(
+                cause,
+                closure.getOwner().getId(),
+                closure.getOwner().getReason(),
+                closure.hasUntilTime() ? instant(closure.getUntilTime()) : null,
+                Durations.fromProto(closure.getRemaining()));
     }
 
     private static <T extends com.google.protobuf.Message> T unpack(Any detail, Class<T> kind) {

@@ -97,6 +97,7 @@ final class PendingAcquire {
                     refused.getMessage(),
                     contention.holders(),
                     contention.queueLength(),
+                    contention.closure().orElse(null),
                     contention.retryAfter().orElse(null));
         }
         return error;

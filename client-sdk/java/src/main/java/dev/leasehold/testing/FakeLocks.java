@@ -215,8 +215,8 @@ final class FakeLocks implements Worker.TickHandler {
                 .listener()
                 .onFailed(
                         hasWaited
-                                ? new WaitTimeoutException(message, holders, waiterCount, null)
-                                : new HeldException(message, holders, waiterCount, null));
+                                ? new WaitTimeoutException(message, holders, waiterCount, null, null)
+                                : new HeldException(message, holders, waiterCount, null, null));
         grantWaiters();
     }
 

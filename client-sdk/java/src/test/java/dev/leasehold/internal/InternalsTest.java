@@ -7,16 +7,26 @@ import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import com.google.protobuf.Any;
+import com.google.protobuf.Timestamp;
+import dev.leasehold.Closure;
+import dev.leasehold.ClosureCause;
 import dev.leasehold.Loss;
 import dev.leasehold.LostReason;
+import dev.leasehold.error.HeldException;
 import dev.leasehold.error.OtherException;
+import dev.leasehold.v1.Contention;
+import dev.leasehold.v1.ErrorReason;
 import dev.leasehold.v1.LeaseEnded;
+import dev.leasehold.v1.Owner;
 import dev.leasehold.v1.Refused;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
+import java.time.Instant;
+import java.util.Optional;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.Test;
 
@@ -111,6 +121,37 @@ class InternalsTest {
         LeaseEnded ended =
                 LeaseEnded.newBuilder().setReasonValue(9_999).setMessage("new").build();
         assertEquals(new Loss(LostReason.OTHER, "new"), Converter.lossFromEnded(ended));
+    }
+
+    private static HeldException closedException(dev.leasehold.v1.Closure.Builder closure) {
+        Contention contention = Contention.newBuilder().setClosure(closure).build();
+        Refused refused = Refused.newBuilder()
+                .setReason(ErrorReason.ERROR_REASON_LOCK_HELD)
+                .setMessage("a is closed")
+                .addDetails(Any.pack(contention))
+                .build();
+        return assertInstanceOf(HeldException.class, Converter.fromRefused(refused));
+    }
+
+    @Test
+    void theExceptionSaysByWhomTheLockIsClosed() {
+        HeldException closed = closedException(dev.leasehold.v1.Closure.newBuilder()
+                .setCause(dev.leasehold.v1.ClosureCause.CLOSURE_CAUSE_OPERATOR)
+                .setOwner(Owner.newBuilder().setId("ops").setReason("database migration"))
+                .setUntilTime(Timestamp.newBuilder().setSeconds(60))
+                .setRemaining(Durations.toProto(Duration.ofSeconds(30))));
+        Closure expected = new Closure(
+                ClosureCause.OPERATOR, "ops", "database migration", Instant.ofEpochSecond(60), Duration.ofSeconds(30));
+        assertEquals(Optional.of(expected), closed.closure());
+        assertEquals("a is closed; closed by ops (database migration)", closed.getMessage());
+    }
+
+    @Test
+    void aClosureOfANewerBrokerOrOfAHiddenOwnerIsAccepted() {
+        HeldException closed =
+                closedException(dev.leasehold.v1.Closure.newBuilder().setCauseValue(9_999));
+        assertEquals(Optional.of(new Closure(ClosureCause.OTHER, "", "", null, Duration.ZERO)), closed.closure());
+        assertEquals("a is closed", closed.getMessage());
     }
 
     @Test
