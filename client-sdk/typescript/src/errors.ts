@@ -1,6 +1,6 @@
 // Errors of the client, with one class for each reason that a caller may handle differently.
 
-import type { Holder } from "./messages.js";
+import type { Closure, Holder } from "./messages.js";
 
 /** Reason for which a lease ended although this program did not release it. Values may be added. */
 export type LostReason =
@@ -53,6 +53,7 @@ export function formatLoss(loss: Loss): string {
 export interface ErrorDetails {
   holders?: readonly Holder[];
   queueLength?: number;
+  closure?: Closure | undefined;
   retryAfterMs?: number | undefined;
   cause?: unknown;
 }
@@ -65,6 +66,8 @@ export abstract class LeaseholdError extends Error {
   readonly holders: readonly Holder[];
   /** Number of waiters for the lock, if the request was rejected because of contention; otherwise 0. */
   readonly queueLength: number;
+  /** Closure of the lock, if the request was rejected because of contention and the lock is closed. */
+  readonly closure: Closure | undefined;
   /** Time in milliseconds after which a retry may succeed, if the broker sent one. */
   readonly retryAfterMs: number | undefined;
 
@@ -73,6 +76,7 @@ export abstract class LeaseholdError extends Error {
     this.name = new.target.name;
     this.holders = details.holders ?? [];
     this.queueLength = details.queueLength ?? 0;
+    this.closure = details.closure;
     this.retryAfterMs = details.retryAfterMs;
   }
 }

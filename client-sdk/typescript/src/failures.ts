@@ -27,7 +27,7 @@ const CLASSES: Record<string, ErrorClass> = {
 
 /** Returns the error for a failure. */
 export function errorOfFailure(failure: Failure): errors.LeaseholdError {
-  const { code, message, holders, queueLength, retryAfterMs, loss } = failure;
+  const { code, message, holders, queueLength, closure, retryAfterMs, loss } = failure;
   if (loss !== undefined) {
     return new errors.LeaseLostError(loss, { retryAfterMs });
   }
@@ -38,5 +38,5 @@ export function errorOfFailure(failure: Failure): errors.LeaseholdError {
     return new errors.UnconfirmedError();
   }
   const errorClass = CLASSES[code] ?? errors.OtherError;
-  return new errorClass(message, { holders, queueLength, retryAfterMs });
+  return new errorClass(message, { holders, queueLength, closure, retryAfterMs });
 }

@@ -20,6 +20,30 @@ export interface Holder {
   readonly remainingMs: number;
 }
 
+/** Cause of a closure. Values may be added. */
+export type ClosureCause =
+  /** The `lockDelayMs` of a lease that expired or was revoked. */
+  | "LockDelay"
+  /** The `atLeastMs` of a lease that has ended. */
+  | "AtLeast"
+  /** A command of an operator. */
+  | "Operator"
+  /** A cause that this version of the client does not define. */
+  | "Other";
+
+/** A period in which a lock grants nothing new. A hint that may be stale. */
+export interface Closure {
+  readonly cause: ClosureCause;
+  /** Name of the process whose lease has ended, or of the operator; empty if the caller may not observe the lock. */
+  readonly owner: string;
+  /** Reason of the process for its lease, or of the operator; may be empty. */
+  readonly reason: string;
+  /** End of the period by the clock of the store, if the broker sent it. */
+  readonly until: Date | undefined;
+  /** Time until the end of the period, in milliseconds. */
+  readonly remainingMs: number;
+}
+
 /** Position in the queue of a lock. A hint, which the broker updates at most once a second. */
 export interface QueuePosition {
   /** Position counted from 1, which is the next waiter. */
@@ -128,6 +152,7 @@ export interface Failure {
   message: string;
   holders: readonly Holder[];
   queueLength: number;
+  closure?: Closure | undefined;
   retryAfterMs?: number | undefined;
   loss?: Loss | undefined;
 }

@@ -5,9 +5,19 @@ import { test } from "node:test";
 
 import { credentials, status } from "@grpc/grpc-js";
 import type { ServiceError } from "@grpc/grpc-js";
+import type { LeaseholdError } from "@leasehold/client";
 import type { AcquireResponse } from "@leasehold/client/v1";
-import { HoldResponse, LockMode, LockServiceClient } from "@leasehold/client/v1";
+import {
+  Closure,
+  ClosureCause,
+  Contention,
+  ErrorReason,
+  HoldResponse,
+  LockMode,
+  LockServiceClient,
+} from "@leasehold/client/v1";
 
+import { errorOfFailure } from "#dist/failures.js";
 import { failureFromRefused, lossFromEnded, refusedFromStatus } from "#dist/runtime/convert.js";
 
 import { clientOf, sharedBroker } from "./fixtures.js";
@@ -42,6 +52,31 @@ test("the stubs acquire a lock, and a rejection has a reason", async (t) => {
     assert.deepEqual([refused.code, refused.holders[0]?.leaseId], ["Held", lease?.leaseId]);
     return Number(refused.retryAfterMs) > 0;
   });
+});
+
+function closedError(closure: Contention["closure"]): LeaseholdError {
+  const value = Buffer.from(Contention.encode({ holders: [], queueLength: 0, closure }).finish());
+  const details = [{ typeUrl: "type.googleapis.com/leasehold.v1.Contention", value }];
+  const reason = ErrorReason.LOCK_HELD;
+  const refused = { callId: 1, reason, code: status.ABORTED, message: "a is closed", details };
+  return errorOfFailure(failureFromRefused(refused));
+}
+
+test("the error says by whom the lock is closed", () => {
+  const owner = { id: "ops", reason: "database migration", labels: {} };
+  const until = new Date(60_000);
+  const remaining = { seconds: 30, nanos: 0 };
+  const error = closedError({ cause: ClosureCause.OPERATOR, owner, untilTime: until, remaining });
+  const expected = { cause: "Operator", owner: "ops", reason: "database migration", until, remainingMs: 30_000 };
+  assert.deepEqual(error.closure, expected);
+  assert.equal(error.message, "a is closed; closed by ops (database migration)");
+});
+
+test("a closure of a newer broker or of a hidden owner is accepted", () => {
+  // Encodes closure { cause: 99 }.
+  const error = closedError(Closure.decode(Uint8Array.of(0x08, 0x63)));
+  assert.deepEqual(error.closure, { cause: "Other", owner: "", reason: "", until: undefined, remainingMs: 0 });
+  assert.equal(error.message, "a is closed");
 });
 
 test("unknown messages of a newer broker are accepted", () => {

@@ -9,9 +9,14 @@ import type { Duration } from "../gen/google/protobuf/duration.js";
 import { ErrorInfo, RetryInfo } from "../gen/google/rpc/error_details.js";
 import { Status } from "../gen/google/rpc/status.js";
 import type { LeaseEnded, Refused } from "../gen/leasehold/v1/lock_service.js";
-import type { Holder as WireHolder, LockTarget } from "../gen/leasehold/v1/types.js";
-import { Contention, ErrorReason, LeaseEndReason } from "../gen/leasehold/v1/types.js";
-import type { Failure, Holder } from "../messages.js";
+import type { Closure as WireClosure, Holder as WireHolder, LockTarget } from "../gen/leasehold/v1/types.js";
+import {
+  ClosureCause as WireClosureCause,
+  Contention,
+  ErrorReason,
+  LeaseEndReason,
+} from "../gen/leasehold/v1/types.js";
+import type { Closure, ClosureCause, Failure, Holder } from "../messages.js";
 import type { LockName } from "../target.js";
 
 /** Error codes of rejections. Other reasons have the code `Other`. */
@@ -51,6 +56,11 @@ const LOST_REASON_BY_END: Partial<Record<LeaseEndReason, LostReason>> = {
   [LeaseEndReason.MOVED]: "Moved",
   [LeaseEndReason.CREDENTIAL_EXPIRED]: "CredentialExpired",
 };
+const CLOSURE_CAUSES: Partial<Record<WireClosureCause, ClosureCause>> = {
+  [WireClosureCause.LOCK_DELAY]: "LockDelay",
+  [WireClosureCause.AT_LEAST]: "AtLeast",
+  [WireClosureCause.OPERATOR]: "Operator",
+};
 /**
  * Status codes after which a call is repeated, because its outcome is unknown. CANCELLED is one of them: the broker
  * cancels a wait if it has not received a message of the client for some time.
@@ -86,6 +96,16 @@ export function convertHolder(holder: WireHolder): Holder {
   };
 }
 
+function convertClosure(closure: WireClosure): Closure {
+  return {
+    cause: CLOSURE_CAUSES[closure.cause] ?? "Other",
+    owner: closure.owner?.id ?? "",
+    reason: closure.owner?.reason ?? "",
+    until: closure.untilTime,
+    remainingMs: durationToMs(closure.remaining),
+  };
+}
+
 /** Creates a failure that was detected by the client. */
 export function createFailure(code: string, message: string, loss?: Loss): Failure {
   return { code, message, loss, holders: [], queueLength: 0 };
@@ -103,17 +123,26 @@ export function failureFromRefused(refused: Refused): Failure {
   const isContention = code === "Held" || code === "WaitTimeout";
   const contention = isContention ? decodeContention(refused.details) : undefined;
   const holders = contention?.holders.map(convertHolder) ?? [];
-  const holderTexts = holders.map((holder) =>
-    holder.reason === "" ? holder.owner : `${holder.owner} (${holder.reason})`,
-  );
+  const closure = contention?.closure && convertClosure(contention.closure);
   return {
     code,
-    message: holderTexts.length === 0 ? refused.message : `${refused.message}; held by ${holderTexts.join(", ")}`,
+    message: refused.message + formatOwners(holders, closure),
     holders,
     queueLength: contention?.queueLength ?? 0,
+    closure,
     retryAfterMs: refused.retryAfter === undefined ? undefined : durationToMs(refused.retryAfter),
     loss,
   };
+}
+
+function formatOwners(holders: Holder[], closure: Closure | undefined): string {
+  const heldBy = holders.length === 0 ? "" : `; held by ${holders.map(formatOwner).join(", ")}`;
+  const closedBy = closure === undefined || closure.owner === "" ? "" : `; closed by ${formatOwner(closure)}`;
+  return heldBy + closedBy;
+}
+
+function formatOwner({ owner, reason }: Holder | Closure): string {
+  return reason === "" ? owner : `${owner} (${reason})`;
 }
 
 /** Converts a rejection of a call on a lease to the loss of the lease. */
