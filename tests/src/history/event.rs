@@ -74,6 +74,16 @@ pub enum EventKind {
     },
     /// An operator sent a new limit of a semaphore.
     LimitInvoked { lock: String, limit: Option<u32> },
+    /// An operator sent a command to close a lock for `for_ms` of the store's clock.
+    CloseInvoked {
+        close: u64,
+        lock: String,
+        for_ms: u64,
+    },
+    /// The operator received the confirmation that the lock is closed.
+    CloseAnswered { close: u64 },
+    /// An operator sent a command to open a lock.
+    OpenInvoked { lock: String },
     /// A fault begins.
     FaultBegan { fault: Fault },
     /// A fault ends.
@@ -99,6 +109,8 @@ pub struct CallRequest {
     pub max_hold_ms: Option<u64>,
     /// Lock delay; 0 if there is none.
     pub lock_delay_ms: u64,
+    /// Time after the grant until which the locks stay closed; 0 if there is none.
+    pub at_least_ms: u64,
     pub disconnect_grace_ms: Option<u64>,
 }
 

@@ -6,6 +6,7 @@
 )]
 
 mod answers;
+mod closures;
 mod exclusion;
 mod index;
 mod leases;
@@ -38,6 +39,8 @@ pub enum Rule {
     QueueOrder,
     /// A call is answered when its wait has timed out.
     Answer,
+    /// A closed lock is granted to nobody before the end of its closure.
+    ClosedLock,
     /// A lock that no lease can hold is granted to a waiter.
     HolderReplaced,
     /// A lock is free when all leases on it have expired. Checked by the simulation with calls
@@ -67,6 +70,8 @@ pub struct Verdict {
     pub losses: BTreeMap<LossCause, usize>,
     /// Number of pairs of calls whose order was compared.
     pub ordered_pairs: usize,
+    /// Number of closures whose whole time was checked.
+    pub closures: usize,
     /// Number of waiting attempts for a lock that became free.
     pub vacancies: usize,
 }
@@ -87,6 +92,7 @@ impl Verdict {
         self.grants += other.grants;
         self.renewals += other.renewals;
         self.ordered_pairs += other.ordered_pairs;
+        self.closures += other.closures;
         self.vacancies += other.vacancies;
         for (cause, count) in &other.losses {
             *self.losses.entry(*cause).or_default() += count;
@@ -98,11 +104,13 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "grants={} renewals={} losses={:?} ordered_pairs={} vacancies={} violations={:?}",
+            "grants={} renewals={} losses={:?} ordered_pairs={} closures={} vacancies={} \
+             violations={:?}",
             self.grants,
             self.renewals,
             self.losses,
             self.ordered_pairs,
+            self.closures,
             self.vacancies,
             self.counts()
         )?;
@@ -152,6 +160,9 @@ pub fn judge(events: &[Event]) -> Verdict {
     verdict.ordered_pairs = order.pairs;
     verdict.violations.extend(order.violations);
     verdict.violations.extend(answers::check(&index));
+    let closures = closures::check(&index);
+    verdict.closures = closures.closures;
+    verdict.violations.extend(closures.violations);
     let vacancy = vacancy::check(&index, holds);
     verdict.vacancies = vacancy.waits;
     verdict.violations.extend(vacancy.violations);

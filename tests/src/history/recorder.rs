@@ -93,6 +93,7 @@ impl HistoryRecorder {
             ttl_ms: millis(sent.call.ttl),
             max_hold_ms: (!sent.call.max_hold.is_zero()).then(|| millis(sent.call.max_hold)),
             lock_delay_ms: 0,
+            at_least_ms: 0,
             disconnect_grace_ms: sent.call.disconnect_grace.map(millis),
         };
         state.record(sent.client, EventKind::Invoked(request));

@@ -53,6 +53,7 @@ impl TestHistory {
             ttl_ms: TTL_MS,
             max_hold_ms: None,
             lock_delay_ms: 0,
+            at_least_ms: 0,
             disconnect_grace_ms: None,
         };
         change(&mut request);

@@ -164,6 +164,9 @@ pub(super) fn check<'a>(index: &HistoryIndex<'a>, holds: HoldIntervals<'a>) -> V
             }
         }
     }
+    for (lock, interval) in operator_closures(index) {
+        held.entry(lock).or_default().push(interval);
+    }
     let faults: Vec<_> = fault_intervals(index).collect();
     for intervals in held.values_mut() {
         intervals.extend(&faults);
@@ -232,22 +235,38 @@ fn hold_of_attempt(index: &HistoryIndex<'_>, attempt: &Attempt<'_>) -> Option<In
         _ => attempt.invoked_at_us,
     };
     let expiry_us = expiry_us(request.ttl_ms, request.lock_delay_ms);
+    // The lock stays closed for that time after the grant, which is before the reply.
+    let at_least_us = request.at_least_ms * 1_200;
     let hold_us = match end {
-        AttemptEnd::Granted | AttemptEnd::Rejected => 0,
-        AttemptEnd::Abandoned => expiry_us.max(QUEUE_GRACE_US),
+        AttemptEnd::Rejected => 0,
+        AttemptEnd::Granted => at_least_us,
+        AttemptEnd::Abandoned => expiry_us.max(QUEUE_GRACE_US + at_least_us),
         AttemptEnd::Cancelled => {
             let is_live = |stream| {
                 let closed_at_us = index.stream_closed_at(stream);
                 closed_at_us.is_none_or(|closed_at_us| closed_at_us > at_us + STREAM_CANCEL_US)
             };
             match request.stream.is_some_and(is_live) {
-                true => STREAM_CANCEL_US,
-                false => STREAM_CANCEL_US + expiry_us,
+                true => STREAM_CANCEL_US + at_least_us,
+                false => STREAM_CANCEL_US + expiry_us.max(at_least_us),
             }
         }
     };
     let to_us = at_us.saturating_add(hold_us);
     (to_us > from_us).then_some(Interval { from_us, to_us })
+}
+
+/// Returns the intervals in which an operator may have closed a lock, by a clock of the store that
+/// is slower by a fifth.
+fn operator_closures<'a>(index: &HistoryIndex<'a>) -> impl Iterator<Item = (&'a str, Interval)> {
+    index.events.iter().filter_map(|event| match &event.kind {
+        EventKind::CloseInvoked { lock, for_ms, .. } => {
+            let from_us = event.at_us;
+            let to_us = from_us + for_ms * 1_200;
+            Some((lock.as_str(), Interval { from_us, to_us }))
+        }
+        _ => None,
+    })
 }
 
 fn fault_intervals(index: &HistoryIndex<'_>) -> impl Iterator<Item = Interval> {
