@@ -14,7 +14,10 @@ use futures::{
 };
 use leasehold_server::{
     broker::ReleaseResult,
-    lock::{HeldLock, Lease, LeaseId, LeaseRef, LockKey, RevokeCommand, RevokeMode, Ttl},
+    lock::{
+        CloseCommand, HeldLock, Lease, LeaseId, LeaseRef, LockKey, Owner, RevokeCommand,
+        RevokeMode, Ttl,
+    },
 };
 use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
@@ -60,6 +63,9 @@ struct UnansweredRelease {
 
 /// Reply to a unary call.
 enum Reply {
+    Closed {
+        close: u64,
+    },
     Acquired {
         attempt: u64,
         result: Result<Lease, CallFailure>,
@@ -186,6 +192,8 @@ impl Client {
             }
             Action::SetLimit { limit } => self.set_limit(limit),
             Action::Revoke { lease, unsafe_now } => self.revoke(lease, unsafe_now),
+            Action::Close { lock, for_ms } => self.close_lock(&lock_key(lock), for_ms),
+            Action::Open { lock } => self.open_lock(lock_key(lock)),
         }
     }
 
@@ -244,6 +252,41 @@ impl Client {
         self.ignore(revoke);
     }
 
+    fn close_lock(&mut self, lock: &LockKey, for_ms: u64) {
+        let close = self.world.next_number();
+        let command = CloseCommand {
+            lock: lock.clone(),
+            until_ms: self.world.store.now_ms() + for_ms,
+            operator: Owner::default(),
+        };
+        let lock = lock.name().to_owned();
+        self.record(EventKind::CloseInvoked {
+            close,
+            lock,
+            for_ms,
+        });
+        let closed = Arc::clone(&self.world).unary(self.address, move |broker| async move {
+            let result = broker.close(&command).await;
+            result.map_err(|error| error.for_lock(&command.lock))
+        });
+        self.replies.push(Box::pin(async move {
+            match closed.await {
+                Ok(Some(_)) => Reply::Closed { close },
+                Ok(None) | Err(_) => Reply::Ignored,
+            }
+        }));
+    }
+
+    fn open_lock(&mut self, lock: LockKey) {
+        let name = lock.name().to_owned();
+        self.record(EventKind::OpenInvoked { lock: name });
+        let open = Arc::clone(&self.world).unary(self.address, move |broker| async move {
+            let result = broker.open(&lock).await;
+            result.map_err(|error| error.for_lock(&lock))
+        });
+        self.ignore(open);
+    }
+
     fn ignore<T>(&self, call: impl Future<Output = Result<T, CallFailure>> + Send + 'static) {
         self.replies.push(Box::pin(async move {
             // An operator does not repeat its operation.
@@ -269,6 +312,7 @@ impl Client {
                 release,
                 result,
             } => self.on_released(lease_id, release, result),
+            Reply::Closed { close } => self.record(EventKind::CloseAnswered { close }),
             Reply::Ignored => {}
         }
     }

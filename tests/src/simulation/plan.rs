@@ -11,6 +11,8 @@ pub const PERMITS: u32 = 3;
 pub const TTL_MAX_MS: u64 = 5_000;
 /// Longest lock delay.
 pub const LOCK_DELAY_MAX_MS: u64 = 500;
+/// Longest closure by an operator.
+const CLOSURE_MAX_MS: u64 = 5_000;
 
 /// Actions of the clients and faults of a run. The delays and losses of messages follow from the
 /// seed.
@@ -32,6 +34,16 @@ enum Emphasis {
     None,
     /// Returns of the store to older data, with clients that repeat old calls.
     DataLoss,
+}
+
+/// Actions that only some plans have, because their effects excuse much.
+#[derive(Debug, Clone, Copy)]
+struct Features {
+    emphasis: Emphasis,
+    /// Operators set limits and revoke leases.
+    has_operator: bool,
+    /// Leases have `at_least`, and operators close and open locks.
+    has_closures: bool,
 }
 
 /// Something that happens at a time.
@@ -95,6 +107,15 @@ pub enum Action {
         lease: usize,
         unsafe_now: bool,
     },
+    /// Closes a lock.
+    Close {
+        lock: usize,
+        for_ms: u64,
+    },
+    /// Opens a lock.
+    Open {
+        lock: usize,
+    },
 }
 
 /// An acquire.
@@ -110,6 +131,7 @@ pub struct AcquirePlan {
     pub is_released: bool,
     pub max_hold_ms: Option<u64>,
     pub lock_delay_ms: u64,
+    pub at_least_ms: u64,
     pub disconnect_grace_ms: Option<u64>,
     /// Time after which a unary call is sent to a second broker as well.
     pub hedge_after_ms: Option<u64>,
@@ -172,11 +194,13 @@ impl Plan {
         // Time that passes while the store's clock advances by a second, in milliseconds.
         let second_ms = |seconds: u64| seconds * 1_000_000 / store_second_us;
         let client_second_ms = second_ms(800)..=second_ms(1_200);
-        // Their effects excuse much, so that most plans have none of them.
-        let has_operator = random.gen_bool(0.25);
-        let emphasis = match random.gen_bool(0.25) {
-            true => Emphasis::DataLoss,
-            false => Emphasis::None,
+        let features = Features {
+            has_operator: random.gen_bool(0.25),
+            emphasis: match random.gen_bool(0.25) {
+                true => Emphasis::DataLoss,
+                false => Emphasis::None,
+            },
+            has_closures: seed % 4 == 3,
         };
         let clients = (0..random.gen_range(5..=9)).map(|index| {
             let is_streaming = random.gen_bool(0.5);
@@ -186,7 +210,7 @@ impl Plan {
                 is_streaming,
                 second_ms: random.gen_range(client_second_ms.clone()),
                 presents_released: random.gen_bool(0.5),
-                actions: actions(&mut random, duration_ms, (emphasis, has_operator)),
+                actions: actions(&mut random, duration_ms, features),
             }
         });
         Self {
@@ -195,22 +219,18 @@ impl Plan {
             brokers,
             store_second_us,
             clients: clients.collect(),
-            faults: faults(&mut random, duration_ms, brokers, emphasis),
+            faults: faults(&mut random, duration_ms, brokers, features.emphasis),
         }
     }
 }
 
-fn actions(
-    random: &mut StdRng,
-    duration_ms: u64,
-    (emphasis, has_operator): (Emphasis, bool),
-) -> Vec<Planned<Action>> {
+fn actions(random: &mut StdRng, duration_ms: u64, features: Features) -> Vec<Planned<Action>> {
     let (mut actions, mut at_ms) = (Vec::new(), random.gen_range(0..1_000));
     let pause_max_ms = *[400, 1_500, 4_000].choose(random).expect("three");
     while at_ms < duration_ms {
-        let what = match emphasis {
-            Emphasis::None => action(random, has_operator),
-            Emphasis::DataLoss => repeating_action(random),
+        let what = match features.emphasis {
+            Emphasis::None => action(random, features),
+            Emphasis::DataLoss => repeating_action(random, features),
         };
         actions.push(Planned { at_ms, what });
         at_ms += random.gen_range(1..pause_max_ms);
@@ -220,10 +240,10 @@ fn actions(
 
 /// Returns an action that may bring back what has ended: calls are repeated, cancelled calls, too,
 /// and locks are released from leases and added to them again.
-fn repeating_action(random: &mut StdRng) -> Action {
+fn repeating_action(random: &mut StdRng, features: Features) -> Action {
     let index = random.gen_range(0..4);
     match random.gen_range(0..100) {
-        0..35 => Action::Acquire(acquire(random)),
+        0..35 => Action::Acquire(acquire(random, features)),
         35..55 => add(random),
         55..70 => release(random),
         70..75 => Action::Cancel { call: index },
@@ -235,10 +255,10 @@ fn repeating_action(random: &mut StdRng) -> Action {
     }
 }
 
-fn action(random: &mut StdRng, has_operator: bool) -> Action {
+fn action(random: &mut StdRng, features: Features) -> Action {
     let index = random.gen_range(0..8);
     match random.gen_range(0..100) {
-        0..45 => Action::Acquire(acquire(random)),
+        0..45 => Action::Acquire(acquire(random, features)),
         45..57 => add(random),
         57..75 => release(random),
         75..82 => Action::Cancel { call: index },
@@ -246,15 +266,22 @@ fn action(random: &mut StdRng, has_operator: bool) -> Action {
             call: index,
             is_cancelled: false,
         },
+        90 if features.has_closures => Action::Close {
+            lock: random.gen_range(0..LOCKS),
+            for_ms: random.gen_range(1..=CLOSURE_MAX_MS),
+        },
+        91 if features.has_closures => Action::Open {
+            lock: random.gen_range(0..LOCKS),
+        },
         90..95 => Action::Move,
         95 => Action::Silence {
             for_ms: random.gen_range(500..9_000),
         },
         96 => Action::Crash,
-        97 if has_operator => Action::SetLimit {
+        97 if features.has_operator => Action::SetLimit {
             limit: random.gen_bool(0.7).then(|| random.gen_range(1..=5)),
         },
-        98.. if has_operator => Action::Revoke {
+        98.. if features.has_operator => Action::Revoke {
             lease: index,
             unsafe_now: random.gen_bool(0.3),
         },
@@ -281,7 +308,12 @@ fn release(random: &mut StdRng) -> Action {
     }
 }
 
-fn acquire(random: &mut StdRng) -> AcquirePlan {
+fn acquire(random: &mut StdRng, features: Features) -> AcquirePlan {
+    let at_least_ms = if features.has_closures && random.gen_bool(0.04) {
+        random.gen_range(TTL_MAX_MS..2 * TTL_MAX_MS)
+    } else {
+        0
+    };
     let first = target(random);
     let second = target(random);
     let has_second = random.gen_bool(0.2) && second.lock != first.lock;
@@ -301,6 +333,7 @@ fn acquire(random: &mut StdRng) -> AcquirePlan {
         } else {
             0
         },
+        at_least_ms,
         disconnect_grace_ms: random.gen_bool(0.2).then(|| random.gen_range(0..3_000)),
         hedge_after_ms: random.gen_bool(0.25).then(|| random.gen_range(0..2_500)),
         cancel_after_ms: random.gen_bool(0.2).then(|| match random.gen_range(0..3) {

@@ -41,6 +41,7 @@ const STARTED_US: u64 = 1_700_000_000_000_000;
 /// The store of all brokers, with its faults.
 pub struct SimulatedStore {
     memory: Arc<Memory>,
+    clock: StoreClock,
     random: Mutex<StdRng>,
     /// Probability with which each message is lost, in thousandths.
     lossy_permille: AtomicU64,
@@ -85,6 +86,21 @@ pub struct FaultyStore {
     link: Arc<BrokerLink>,
 }
 
+/// The clock of the store.
+#[derive(Debug, Clone, Copy)]
+struct StoreClock {
+    started: Instant,
+    second_us: u64,
+}
+
+impl StoreClock {
+    /// Returns the time in microseconds since 1970.
+    fn now_us(&self) -> u64 {
+        let elapsed_us = self.started.elapsed().as_micros() * u128::from(self.second_us);
+        STARTED_US + u64::try_from(elapsed_us / 1_000_000).expect("a short run")
+    }
+}
+
 /// Fate of one command.
 struct Fate {
     before: Duration,
@@ -101,18 +117,23 @@ type Command<T> = Arc<
 >;
 
 impl SimulatedStore {
+    /// Returns the time of the store's clock, in milliseconds since 1970.
+    pub fn now_ms(&self) -> u64 {
+        self.clock.now_us() / 1_000
+    }
+
     /// Creates an empty store whose faults follow from the seed, and whose clock advances by
     /// `second_us` in a second.
     #[must_use]
     pub fn new(seed: u64, second_us: u64) -> Arc<Self> {
         let key = DeploymentKey::parse(&"5a".repeat(32)).expect("64 digits");
-        let started = Instant::now();
-        let clock = move || {
-            let elapsed_us = started.elapsed().as_micros() * u128::from(second_us) / 1_000_000;
-            STARTED_US + u64::try_from(elapsed_us).expect("a short run")
+        let clock = StoreClock {
+            started: Instant::now(),
+            second_us,
         };
         Arc::new(Self {
-            memory: Memory::with_clock(clock, key),
+            memory: Memory::with_clock(move || clock.now_us(), key),
+            clock,
             random: Mutex::new(StdRng::seed_from_u64(seed ^ 0x5707e)),
             lossy_permille: AtomicU64::new(0),
             stall: Gate::default(),

@@ -72,7 +72,7 @@ impl Client {
         let options = LeaseOptions {
             max_hold_ms: plan.max_hold_ms,
             lock_delay_ms: plan.lock_delay_ms,
-            at_least_ms: 0,
+            at_least_ms: plan.at_least_ms,
             disconnect_grace_ms: plan.disconnect_grace_ms,
         };
         let number = self.add_call(targets, plan.ttl_ms, plan.wait_ms, options);
@@ -468,6 +468,7 @@ fn request(number: u64, attempt: u64, call: &ClientCall) -> CallRequest {
         ttl_ms: call.call.ttl.as_millis(),
         max_hold_ms: options.max_hold_ms,
         lock_delay_ms: options.lock_delay_ms,
+        at_least_ms: options.at_least_ms,
         disconnect_grace_ms: options.disconnect_grace_ms,
     }
 }
