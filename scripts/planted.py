@@ -162,9 +162,9 @@ FAULTS = [
         MODEL,
         [
             (
-                f"{MEMORY}/grant.rs",
-                "let closes_until_ms = held.lock_delay_until_ms().unwrap_or(0);",
-                "let _ = held;\n        let closes_until_ms = 0;",
+                f"{MEMORY}/closure.rs",
+                "delay_from_ms.filter(|_| delay_ms > 0)",
+                "delay_from_ms.filter(|_| false)",
             )
         ],
     ),
@@ -300,6 +300,44 @@ FAULTS = [
                 "",
             )
         ],
+    ),
+    Fault(
+        "a live client is silent near its max_hold",
+        test("exclusion", "a_live_client_is_not_silent_when_max_hold_shortens_its_validity"),
+        [
+            (
+                f"{BROKER}/lease_stream/leases.rs",
+                "self.longest_ttl = self.longest_ttl.max(ttl);",
+                "self.longest_ttl = ttl;",
+            )
+        ],
+    ),
+    Fault(
+        "a broker that was stalled ends a grace first",
+        test("exclusion", "a_broker_that_was_stalled_reads_the_heartbeats_of_a_graced_lease_first"),
+        [
+            (
+                f"{BROKER}/lease_stream/timers.rs",
+                "if ends_at.elapsed() >= SILENCE_CONFIRM_DELAY {",
+                "if false {",
+            )
+        ],
+    ),
+    Fault(
+        "a release with at_least frees the lock at once",
+        SIMULATION,
+        [
+            (
+                f"{MEMORY}/closure.rs",
+                "(at_least_ms > 0).then(||",
+                "(at_least_ms > 0 && end == HoldEnd::Expired).then(||",
+            )
+        ],
+    ),
+    Fault(
+        "a record is not kept until the end of its closure",
+        test("redis", "a_record_is_kept_until_the_end_of_its_closure"),
+        [("server/src/store/redis/lua/record.lua", "queue.until_ms, closed_until)", "queue.until_ms)")],
     ),
     Fault(
         "a lease whose end has begun is renewed",
