@@ -4,18 +4,13 @@ mod inspection;
 
 use std::{
     sync::{
-        Arc, OnceLock,
+        Arc, LazyLock, OnceLock,
         atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
-use fred::{
-    clients::Client,
-    error::Error,
-    interfaces::{LuaInterface as _, PubsubInterface as _},
-    types::Value,
-};
+use fred::{clients::Client, error::Error, interfaces::PubsubInterface as _, types::Value};
 use parking_lot::Mutex as SyncMutex;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
@@ -44,7 +39,8 @@ use crate::{
     trace::Span,
 };
 
-const MARK_MOVING: &str = include_str!("lua/moving.lua");
+static MARK_MOVING: LazyLock<Script> =
+    LazyLock::new(|| Script::new("moving", include_str!("lua/moving.lua")));
 
 /// The parts of a node after verification.
 pub(super) struct VerifiedParts {
@@ -268,10 +264,27 @@ impl Node {
     /// If the slot stays here and the data of the other server is lost, the lock is not granted
     /// here at once.
     pub(super) async fn mark_moving(&self, slot: u16) -> Result<(), StoreError> {
+        let client = &self.verified.client;
         let key = slot::era_key(&self.verified.endpoint.config.key_prefix, slot);
-        let marking = self.client().eval::<(), _, _, _>(MARK_MOVING, key, ());
-        match Box::pin(marking).await {
-            Ok(()) => Ok(()),
+        let mark = async || {
+            let command = Command {
+                keys: vec![key.clone()],
+                args: Vec::new(),
+            };
+            MARK_MOVING.run(client, command).await
+        };
+        let marked = match mark().await {
+            // The mark is too rare to be among the scripts that are loaded at the start.
+            Err(error) if ErrorClass::classify(&error).action == NodeAction::ReloadScripts => {
+                match MARK_MOVING.load(client).await {
+                    Ok(()) => mark().await,
+                    Err(error) => Err(error),
+                }
+            }
+            marked => marked,
+        };
+        match marked {
+            Ok(_) => Ok(()),
             // The era has already moved, and without an era nothing is granted here.
             Err(error) if ErrorClass::classify(&error).action == NodeAction::Redirect => Ok(()),
             Err(error) => Err(StoreError::NotExecuted(format!(
