@@ -2,7 +2,10 @@
 
 use std::{fs, net::SocketAddr, path::PathBuf, time::Duration};
 
-use leasehold_proto::v1::{ListLocksRequest, hold_response::Message as Response};
+use leasehold_proto::v1::{
+    ListLocksRequest, LockRef, SetLockLimitRequest, admin_service_client::AdminServiceClient,
+    hold_response::Message as Response,
+};
 use leasehold_server::store::redis::{
     connection::RedisConfig,
     credentials::{Credentials, Secret},
@@ -16,7 +19,7 @@ use leasehold_tests::{
     },
     client::{
         stream::StreamClient,
-        unary::{AcquireCall, Client},
+        unary::{AcquireCall, Client, channel},
     },
     net::certificates::{Authority, SignedCertificate},
     process::{ports::free_port, temp_dir::TempDir},
@@ -222,7 +225,7 @@ fn printed_rights() -> Vec<String> {
 }
 
 /// Makes brokers send every kind of command: a wait, a hand-off from one broker to the other, a
-/// stream, and reads.
+/// stream, reads, and a limit that is set and removed.
 async fn use_everything(deployment: &Deployment) {
     let addrs = deployment.addrs();
     let client = Client::new("caller", &addrs, 0);
@@ -246,6 +249,18 @@ async fn use_everything(deployment: &Deployment) {
     stream.release(&lease.lease_id).await;
     let response = stream.next_event().await;
     assert!(matches!(response, Response::Released(_)), "{response:?}");
+    let mut admin = AdminServiceClient::new(channel(deployment.brokers[0].admin()));
+    for limit in [2, 0] {
+        let lock = LockRef {
+            name: "a-semaphore".to_owned(),
+            ..LockRef::default()
+        };
+        let request = SetLockLimitRequest {
+            lock: Some(lock),
+            limit,
+        };
+        admin.set_lock_limit(request).await.expect("it is set");
+    }
 }
 
 #[tokio::test]
