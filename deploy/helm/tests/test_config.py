@@ -136,8 +136,8 @@ def test_pods_are_replaced_by_what_needs_a_restart_and_by_nothing_else():
         after = checksum("--set-json", f"config.{key}={json.dumps(value)}")
         assert (after == before) == is_live, key
         seen[is_live] += 1
-    # The 11 reloadable settings are those that docs/configuration.md lists under Reload.
-    assert seen[True] == 11 and seen[False] > 25, seen
+    # The 12 reloadable settings are those that docs/configuration.md lists under Reload.
+    assert seen[True] == 12 and seen[False] > 25, seen
 
 
 def test_pods_are_replaced_by_another_store_and_by_no_other_number_of_them():

@@ -100,7 +100,7 @@ The files of the broker, as a JSON list of dicts: section and setting, secret an
 {{- define "leasehold.restarting" -}}
 {{- $settings := include "leasehold.settings" . | fromJson }}
 {{- $_ := unset $settings "quotas" }}
-{{- with $settings.limits }}{{ $_ := unset . "ttl_min" }}{{ $_ := unset . "ttl_default" }}{{ $_ := unset . "wait_max" }}{{ $_ := unset . "max_hold_max" }}{{ end }}
+{{- with $settings.limits }}{{ $_ := unset . "ttl_min" }}{{ $_ := unset . "ttl_default" }}{{ $_ := unset . "wait_max" }}{{ $_ := unset . "max_hold_max" }}{{ $_ := unset . "at_least_max" }}{{ end }}
 {{- with $settings.server }}{{ $_ := unset . "drain_timeout" }}{{ end }}
 {{- with $settings.log }}{{ $_ := unset . "filter" }}{{ end }}
 {{- range $section, $keys := $settings }}
