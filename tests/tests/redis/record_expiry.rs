@@ -1,4 +1,4 @@
-//! How long Redis keeps the record of a lock.
+//! The time for which Redis keeps the record of a lock.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

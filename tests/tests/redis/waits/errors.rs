@@ -368,7 +368,7 @@ async fn foreign_data_under_a_lock_is_reported_and_left_unchanged() {
         RejectingRedisFixture::record_key("newer"),
     );
     fixture.raw.must(&["SET", &string, "x"]).await;
-    fixture.raw.must(&["HSET", &newer, "v", "2"]).await;
+    fixture.raw.must(&["HSET", &newer, "v", "9"]).await;
     let damaged = RejectingRedisFixture::record_key("damaged");
     fixture
         .raw
