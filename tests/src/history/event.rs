@@ -83,7 +83,10 @@ pub enum EventKind {
     /// The operator received the confirmation that the lock is closed.
     CloseAnswered { close: u64 },
     /// An operator sent a command to open a lock.
-    OpenInvoked { lock: String },
+    OpenInvoked { open: u64, lock: String },
+    /// The operator received the confirmation that the lock is open. A command without one may
+    /// still be executed at any time.
+    OpenAnswered { open: u64 },
     /// A fault begins.
     FaultBegan { fault: Fault },
     /// A fault ends.

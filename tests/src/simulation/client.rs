@@ -66,6 +66,9 @@ enum Reply {
     Closed {
         close: u64,
     },
+    Opened {
+        open: u64,
+    },
     Acquired {
         attempt: u64,
         result: Result<Lease, CallFailure>,
@@ -278,13 +281,18 @@ impl Client {
     }
 
     fn open_lock(&mut self, lock: LockKey) {
-        let name = lock.name().to_owned();
-        self.record(EventKind::OpenInvoked { lock: name });
-        let open = Arc::clone(&self.world).unary(self.address, move |broker| async move {
+        let (open, name) = (self.world.next_number(), lock.name().to_owned());
+        self.record(EventKind::OpenInvoked { open, lock: name });
+        let opened = Arc::clone(&self.world).unary(self.address, move |broker| async move {
             let result = broker.open(&lock).await;
             result.map_err(|error| error.for_lock(&lock))
         });
-        self.ignore(open);
+        self.replies.push(Box::pin(async move {
+            match opened.await {
+                Ok(_) => Reply::Opened { open },
+                Err(_) => Reply::Ignored,
+            }
+        }));
     }
 
     fn ignore<T>(&self, call: impl Future<Output = Result<T, CallFailure>> + Send + 'static) {
@@ -313,6 +321,7 @@ impl Client {
                 result,
             } => self.on_released(lease_id, release, result),
             Reply::Closed { close } => self.record(EventKind::CloseAnswered { close }),
+            Reply::Opened { open } => self.record(EventKind::OpenAnswered { open }),
             Reply::Ignored => {}
         }
     }

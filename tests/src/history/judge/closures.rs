@@ -32,6 +32,14 @@ enum KeptOut<'a> {
     CallsSince(u64),
 }
 
+/// An operator's command to open a lock.
+struct Opening<'a> {
+    lock: &'a str,
+    from_us: u64,
+    /// Time of the confirmation, after which the command has no effect.
+    to_us: u64,
+}
+
 /// A delivered lock.
 struct DeliveredLock<'a> {
     at_us: u64,
@@ -48,7 +56,7 @@ struct DeliveredLock<'a> {
 /// closure by an operator is observed from its confirmation on.
 pub(super) fn check(index: &HistoryIndex<'_>) -> ClosureCheck {
     let mut delivered = BTreeMap::<&str, Vec<DeliveredLock<'_>>>::new();
-    let mut opened = BTreeMap::<&str, Vec<u64>>::new();
+    let mut openings = BTreeMap::<u64, Opening<'_>>::new();
     let mut closing = BTreeMap::new();
     let mut entered = BTreeSet::new();
     let mut closures = Vec::new();
@@ -105,8 +113,18 @@ pub(super) fn check(index: &HistoryIndex<'_>) -> ClosureCheck {
                     });
                 }
             }
-            EventKind::OpenInvoked { lock } => {
-                opened.entry(lock).or_default().push(event.at_us);
+            EventKind::OpenInvoked { open, lock } => {
+                let opening = Opening {
+                    lock,
+                    from_us: event.at_us,
+                    to_us: u64::MAX,
+                };
+                openings.insert(*open, opening);
+            }
+            EventKind::OpenAnswered { open } => {
+                if let Some(opening) = openings.get_mut(open) {
+                    opening.to_us = event.at_us;
+                }
             }
             _ => {}
         }
@@ -120,12 +138,11 @@ pub(super) fn check(index: &HistoryIndex<'_>) -> ClosureCheck {
         violations: Vec::new(),
     };
     for closure in &closures {
-        let opened = opened.get(closure.lock).map_or(&[][..], Vec::as_slice);
         let delivered = delivered.get(closure.lock).into_iter().flatten();
         let is_excused = |at_us: u64| {
-            opened
-                .iter()
-                .any(|opened_at_us| (closure.from_us..=at_us).contains(opened_at_us))
+            openings
+                .values()
+                .any(|opening| opening.may_end(closure, at_us))
                 || index.has_begun((closure.from_us, at_us), |fault| *fault == Fault::DataLoss)
         };
         let early = delivered
@@ -140,6 +157,13 @@ pub(super) fn check(index: &HistoryIndex<'_>) -> ClosureCheck {
         }));
     }
     check
+}
+
+impl Opening<'_> {
+    /// Returns true if the command may have ended the closure before `at_us`.
+    fn may_end(&self, closure: &ObservedClosure<'_>, at_us: u64) -> bool {
+        self.lock == closure.lock && self.from_us <= at_us && self.to_us >= closure.from_us
+    }
 }
 
 impl ObservedClosure<'_> {
@@ -184,13 +208,37 @@ mod tests {
         assert_eq!(granted_again(1_202).violated(), [Rule::ClosedLock]);
     }
 
+    fn open(history: TestHistory, at_ms: u64) -> TestHistory {
+        let lock = LOCK.to_owned();
+        history.event(at_ms, "operator", EventKind::OpenInvoked { open: 1, lock })
+    }
+
     #[test]
     fn an_opening_and_a_loss_of_data_end_a_closure() {
-        let lock = LOCK.to_owned();
-        let opened = granted_again(5_000).event(500, "operator", EventKind::OpenInvoked { lock });
-        assert_eq!(opened.violated(), []);
+        assert_eq!(open(granted_again(5_000), 500).violated(), []);
         let lost = granted_again(5_000).fault([500, 501], Fault::DataLoss);
         assert_eq!(lost.violated(), []);
+    }
+
+    #[test]
+    fn an_opening_has_an_effect_until_its_confirmation() {
+        let closed_after_open = |answered_at_ms: Option<u64>| {
+            let closed = EventKind::CloseInvoked {
+                close: 2,
+                lock: LOCK.to_owned(),
+                for_ms: 5_000,
+            };
+            let mut history = open(TestHistory::default(), 0);
+            if let Some(at_ms) = answered_at_ms {
+                history = history.event(at_ms, "operator", EventKind::OpenAnswered { open: 1 });
+            }
+            let history = history.event(10, "operator", closed);
+            let answered = EventKind::CloseAnswered { close: 2 };
+            let history = history.event(20, "operator", answered);
+            history.invoke(30, 1).grant(40, 1, 10, 30).violated()
+        };
+        assert_eq!(closed_after_open(None), [], "no confirmation");
+        assert_eq!(closed_after_open(Some(9)), [Rule::ClosedLock]);
     }
 
     #[test]
