@@ -6,6 +6,7 @@ pub mod callers;
 pub mod control_clients;
 pub mod fault_report;
 pub mod faults;
+pub mod grant_rate;
 pub mod lease_use;
 pub mod losses;
 pub mod lost_writes;

@@ -9,6 +9,7 @@ use crate::client::unary::Client;
 use crate::clock::boottime;
 use crate::load::callers::{CallRecord, KindOfLock, LoadTarget, lock_name};
 use crate::load::faults::FaultWindow;
+use crate::load::grant_rate::GrantRate;
 use crate::load::mutual_exclusion_oracle::Verdict;
 use crate::scale::print_figures;
 
@@ -36,8 +37,7 @@ pub fn report_run(
         .map(|window| window.ended_at - window.started_at)
         .sum();
     let calm_time = ended - started_at - fault_time;
-    let per_second =
-        calm_grants / usize::try_from(calm_time.as_secs().max(1)).unwrap_or(usize::MAX);
+    let per_second = GrantRate::new(calm_grants, calm_time);
     let working = windows.iter().filter(|window| window.is_store_available);
     let (done, not_done) = working
         .map(|window| window.count_granted_and_open(calls))
@@ -68,10 +68,7 @@ pub fn report_run(
         verdict.fence_violations,
     );
     assert_eq!(wrong, (0, 0, 0), "overlaps, regressions, fence violations");
-    assert!(
-        per_second >= 100,
-        "too little happened to prove anything: {per_second} grants/s"
-    );
+    per_second.assert_sufficient();
     assert!(
         done * 5 >= granted && done * 4 >= not_done,
         "less than a fifth of all calls, or of the calls open then, was done during faults"

@@ -16,6 +16,7 @@ use leasehold_tests::{
         },
         workload::{CallKind, CallResult, Lock, LongHold, Workload},
     },
+    load::grant_rate::GrantRate,
     scale::{print_figures, scaled_count},
     until::until,
 };
@@ -328,11 +329,7 @@ fn assert_results(work: &Workload, stays: &[&LongHold], ran: Duration) {
     assert_eq!(others.failed(), 0, "slots that stay lose no call");
     assert!(others.is_prompt(), "slots that stay wait for nothing");
     assert_eq!(moving.count(is_unexplained), 0, "wrong answers");
-    let per_second = others.grants() as u64 / ran.as_secs().max(1);
-    assert!(
-        per_second >= 100,
-        "too little happened: {per_second} grants/s"
-    );
+    GrantRate::new(others.grants(), ran).assert_sufficient();
 }
 
 /// Returns true if the migration does not explain the result. A renewal waits until the former

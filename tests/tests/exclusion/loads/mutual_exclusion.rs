@@ -20,7 +20,7 @@ use leasehold_tests::scale::{print_figures, scaled_duration};
 
 const CLIENTS: usize = 64;
 const BROKERS: usize = 3;
-const LOCKS: usize = 16;
+const LOCKS: usize = 32;
 const FULL: Duration = Duration::from_secs(60);
 /// Duration below that of one rotation of all faults.
 const ROTATION: Duration = Duration::from_secs(13);

@@ -23,6 +23,7 @@ use leasehold_tests::{
     load::{
         callers::{LockKind, lock_name, run_without_locks},
         faults::kill_and_restart,
+        grant_rate::GrantRate,
         mutual_exclusion_oracle::{LockUse, Oracle, Share},
     },
     scale::{print_figures, scaled_count},
@@ -308,9 +309,7 @@ fn report(
         answered.partition(|at| in_fault(*at));
     let fault_time: Duration = faults.iter().map(|(from, to)| *to - *from).sum();
     let calm_locks: usize = calm.iter().map(|(_, locks)| locks).sum();
-    let calm_ms =
-        usize::try_from((ended - started_at - fault_time).as_millis()).expect("a short run");
-    let per_second = calm_locks * 1_000 / calm_ms;
+    let per_second = GrantRate::new(calm_locks, ended - started_at - fault_time);
     let verdict = run.oracle.verdict();
     let longest = *lock(&run.longest);
     let mut outcomes: Vec<_> = lock(&run.outcomes).clone().into_iter().collect();
@@ -332,7 +331,7 @@ fn report(
     ));
     assert_eq!((verdict.overlaps, verdict.regressions), (0, 0));
     assert!(left <= EXPIRY + SLACK, "held for {left:?} after the call");
-    assert!(per_second >= 100, "too little happened: {per_second}/s");
+    per_second.assert_sufficient();
     assert!(!in_faults.is_empty(), "nothing was granted during faults");
     // Locks of a killed broker's caller block other calls for half of a fault. The calls that wait
     // for these locks receive a response, but no grant.

@@ -13,6 +13,7 @@ use leasehold_tests::{
         losses::DataLoss,
         lost_writes::{
             BROKERS, CLIENTS, LOCKS, LostWrites, assert_lost_writes, kind_of, read_last_tokens,
+            wait_for_later_tokens,
         },
         mutual_exclusion_oracle::Oracle,
     },
@@ -83,9 +84,10 @@ async fn restart_with_older_data(
 ) -> (DataLoss, Duration, Vec<i64>) {
     let started_at = boottime();
     redis.connect().await.must(&["SAVE"]).await;
+    let saved = read_last_tokens(probe, LOCKS).await;
     let lost_ms = rand::thread_rng().gen_range(LOST_MS_MIN..LOST_MS_MAX);
     sleep(Duration::from_millis(lost_ms)).await;
-    let tokens = read_last_tokens(probe, LOCKS).await;
+    let tokens = wait_for_later_tokens(probe, &saved).await;
     redis.kill().await;
     let gone_at = boottime();
     redis.restart().await;

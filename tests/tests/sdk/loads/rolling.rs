@@ -9,7 +9,10 @@ use leasehold_tests::{
     broker::deployment::Deployment,
     client::unary,
     clock::boottime,
-    load::store_expiry::{format_spread, read_expiry, store_expiry},
+    load::{
+        grant_rate::GrantRate,
+        store_expiry::{format_spread, read_expiry, store_expiry},
+    },
     scale::{print_figures, scaled_duration},
     sdk::{
         callers::{self, Call},
@@ -153,8 +156,7 @@ fn report_calls(calls: &[Call], windows: &[Downtime], (started_at, ended): (Dura
     let in_faults = granted.clone().filter(is_in_fault).count();
     let granted = granted.count();
     let faulty: Duration = windows.iter().map(|window| window.to - window.from).sum();
-    let calm = (ended - started_at).saturating_sub(faulty).as_secs().max(1);
-    let per_second = (granted - in_faults) / usize::try_from(calm).expect("seconds");
+    let per_second = GrantRate::new(granted - in_faults, ended - started_at - faulty);
     let unavailable = in_run.len() - granted;
     print_figures(&format!(
         "sdk_rolling: seconds={} calls={} calm_grants_per_s={per_second} granted_in_faults={in_faults} \
@@ -162,7 +164,7 @@ fn report_calls(calls: &[Call], windows: &[Downtime], (started_at, ended): (Dura
         (ended - started_at).as_secs(),
         in_run.len()
     ));
-    assert!(per_second >= 100, "too little happened: {per_second}/s");
+    per_second.assert_sufficient();
     assert!(in_faults * 5 >= granted, "too little happened in faults");
 }
 

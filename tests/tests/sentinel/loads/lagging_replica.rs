@@ -13,6 +13,7 @@ use leasehold_tests::{
         losses::DataLoss,
         lost_writes::{
             BROKERS, CLIENTS, LOCKS, LostWrites, assert_lost_writes, kind_of, read_last_tokens,
+            wait_for_later_tokens,
         },
         mutual_exclusion_oracle::Oracle,
     },
@@ -65,8 +66,9 @@ async fn no_holders_overlap_when_a_lagging_replica_is_promoted() {
         let started_at = boottime();
         redis.cut_replication(former);
         let lag_ms = rand::thread_rng().gen_range(LAG_MS_MIN..LAG_MS_MAX);
+        let replicated = read_last_tokens(&probe, LOCKS).await;
         sleep(Duration::from_millis(lag_ms)).await;
-        let tokens = read_last_tokens(&probe, LOCKS).await;
+        let tokens = wait_for_later_tokens(&probe, &replicated).await;
         redis.kill(former).await;
         let gone_at = boottime();
         let next = redis.wait_for_failover(former).await;
