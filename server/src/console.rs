@@ -7,6 +7,7 @@ mod change_feed;
 mod closure;
 mod csrf;
 mod force_release;
+mod form;
 mod format;
 mod layout;
 mod lock;

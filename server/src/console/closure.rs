@@ -1,28 +1,25 @@
-//! Handlers of the forms to close and to open a lock, which check the origin and the CSRF token first.
+//! Handlers of the forms to close and to open a lock.
 
 use std::time::Duration;
 
 use axum::{
     Extension,
-    extract::{Form, FromRequest as _, Request, State},
+    extract::{Request, State},
     http::StatusCode,
-    response::{IntoResponse as _, Redirect, Response},
+    response::Response,
 };
 use serde::Deserialize;
 
 use super::{
-    SharedState, csrf::TokenScope, layout::ErrorPage, lock::notice_address,
-    security::is_same_origin,
+    SharedState,
+    form::{FormFields, LockForm},
+    layout::ErrorPage,
 };
 use crate::{
-    browsers::host,
-    lock::{CloseCommand, LockKey, Owner},
+    lock::{CloseCommand, Owner},
     request::{FieldValidator, RequestContext, RequestError},
     time::{millis, now_unix_millis},
 };
-
-/// Name of an operator who is not authenticated.
-const UNNAMED_OPERATOR: &str = "operator";
 
 /// Action of a form on the closure of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,17 +29,15 @@ pub(super) enum ClosureAction {
 }
 
 #[derive(Debug, Deserialize)]
-struct ClosureFields {
-    namespace: String,
-    name: String,
-    mark: String,
+struct CloseFields {
     /// Reason for closing the lock.
-    #[serde(default)]
     reason: String,
     /// Time for which the lock is closed, such as `2h`.
-    #[serde(default)]
     duration: String,
 }
+
+#[derive(Debug, Deserialize)]
+struct OpenFields {}
 
 impl ClosureAction {
     pub(super) fn name(self) -> &'static str {
@@ -53,13 +48,25 @@ impl ClosureAction {
     }
 }
 
+impl FormFields for CloseFields {
+    fn token_subject(&self) -> &str {
+        ClosureAction::Close.name()
+    }
+}
+
+impl FormFields for OpenFields {
+    fn token_subject(&self) -> &str {
+        ClosureAction::Open.name()
+    }
+}
+
 pub(super) async fn close(
     State(console): State<SharedState>,
     Extension(user): Extension<RequestContext>,
     request: Request,
 ) -> Result<Response, ErrorPage> {
-    let form = verified_form(&console, &user, request, ClosureAction::Close).await?;
-    let duration = humantime::parse_duration(form.duration.trim()).ok();
+    let form = LockForm::<CloseFields>::verify(&console, &user, request).await?;
+    let duration = humantime::parse_duration(form.fields.duration.trim()).ok();
     let duration = duration.filter(|duration| *duration > Duration::ZERO);
     let duration = duration.ok_or_else(|| {
         let message = "The time must be a duration such as 30m or 2h. Nothing was done.";
@@ -67,7 +74,7 @@ pub(super) async fn close(
     })?;
     let command = form.to_command(&user, duration)?;
     console.service.close(&user, &command).await?;
-    Ok(Redirect::to(&notice_address(&form.namespace, &form.name, "closed")).into_response())
+    Ok(form.redirect("closed"))
 }
 
 pub(super) async fn open(
@@ -75,74 +82,37 @@ pub(super) async fn open(
     Extension(user): Extension<RequestContext>,
     request: Request,
 ) -> Result<Response, ErrorPage> {
-    let form = verified_form(&console, &user, request, ClosureAction::Open).await?;
-    let opened = console.service.open(&user, &form.lock()?).await?;
-    let done = match opened {
-        Some(_) => "opened",
-        None => "not-closed",
-    };
-    Ok(Redirect::to(&notice_address(&form.namespace, &form.name, done)).into_response())
+    let form = LockForm::<OpenFields>::verify(&console, &user, request).await?;
+    let mut validator = FieldValidator::default();
+    let lock = form.lock(&mut validator);
+    let lock = validator.finish(lock)?;
+    Ok(
+        form.redirect(match console.service.open(&user, &lock).await? {
+            Some(_) => "opened",
+            None => "not-closed",
+        }),
+    )
 }
 
-/// Returns the fields of a form that a page of this replica has shown to the user for this action.
-async fn verified_form(
-    console: &SharedState,
-    user: &RequestContext,
-    request: Request,
-    action: ClosureAction,
-) -> Result<ClosureFields, ErrorPage> {
-    if !is_same_origin(request.headers(), host(&request).as_ref()) {
-        let message = "The request has no header that proves that the form was sent from a page \
-                       of this replica.";
-        return Err(ErrorPage::new(StatusCode::FORBIDDEN, message));
-    }
-    let result = Form::<ClosureFields>::from_request(request, &()).await;
-    let Form(form) = result.map_err(|_| {
-        let message = "The form is invalid: open it again on the page of the lock.";
-        ErrorPage::new(StatusCode::BAD_REQUEST, message)
-    })?;
-    let scope = TokenScope {
-        user: &user.caller.name,
-        namespace: &form.namespace,
-        name: &form.name,
-        subject: action.name(),
-    };
-    if !console.csrf_tokens.verify(&form.mark, scope) {
-        let message = "The form is invalid: this replica did not create it for you and this lock \
-                       within the last hour. Open it again.";
-        return Err(ErrorPage::new(StatusCode::FORBIDDEN, message));
-    }
-    Ok(form)
-}
-
-impl ClosureFields {
-    fn lock(&self) -> Result<LockKey, RequestError> {
-        let mut fields = FieldValidator::default();
-        let lock = fields.lock("lock", &self.namespace, &self.name);
-        fields.finish(lock)
-    }
-
+impl LockForm<CloseFields> {
     fn to_command(
         &self,
         user: &RequestContext,
         duration: Duration,
     ) -> Result<CloseCommand, RequestError> {
-        let reason = self.reason.trim();
+        let reason = self.fields.reason.trim();
         let now_ms = now_unix_millis();
         let until_ms = now_ms.saturating_add(millis(duration));
-        let mut fields = FieldValidator::default();
-        let lock = fields.lock("lock", &self.namespace, &self.name);
-        fields.operator_reason(reason);
-        fields.closure_end("duration", until_ms, now_ms);
-        let lock = fields.finish(lock)?;
+        let mut validator = FieldValidator::default();
+        let lock = self.lock(&mut validator);
+        validator.operator_reason(reason);
+        validator.closure_end("duration", until_ms, now_ms);
+        let lock = validator.finish(lock)?;
         Ok(CloseCommand {
             lock,
             until_ms,
             operator: Owner {
-                id: match &*user.caller.name {
-                    "" => UNNAMED_OPERATOR.to_owned(),
-                    name => name.to_owned(),
-                },
+                id: user.operator_name("").to_owned(),
                 reason: reason.to_owned(),
                 ..Owner::default()
             },

@@ -1,20 +1,19 @@
-//! Handler of the form to revoke a lease, which checks the origin and the CSRF token before it
-//! revokes the lease.
+//! Handler of the form to revoke a lease.
 
 use axum::{
     Extension,
-    extract::{Form, FromRequest as _, Request, State},
+    extract::{Request, State},
     http::StatusCode,
-    response::{IntoResponse as _, Redirect, Response},
+    response::Response,
 };
 use serde::Deserialize;
 
 use super::{
-    SharedState, csrf::TokenScope, layout::ErrorPage, lock::notice_address,
-    security::is_same_origin,
+    SharedState,
+    form::{FormFields, LockForm},
+    layout::ErrorPage,
 };
 use crate::{
-    browsers::host,
     lock::{RevokeCommand, RevokeMode},
     request::{FieldValidator, RequestContext, RequestError},
 };
@@ -23,11 +22,8 @@ use crate::{
 const GRACE_MAX_S: u64 = 3_600;
 
 #[derive(Debug, Deserialize)]
-struct ForceReleaseForm {
-    namespace: String,
-    name: String,
+struct RevokeFields {
     lease_id: String,
-    mark: String,
     reason: String,
     /// Grace period in seconds.
     #[serde(default)]
@@ -39,28 +35,8 @@ pub(super) async fn force_release(
     Extension(user): Extension<RequestContext>,
     request: Request,
 ) -> Result<Response, ErrorPage> {
-    if !is_same_origin(request.headers(), host(&request).as_ref()) {
-        let message = "The request has no header that proves that the form was sent from a page \
-                       of this replica.";
-        return Err(ErrorPage::new(StatusCode::FORBIDDEN, message));
-    }
-    let result = Form::<ForceReleaseForm>::from_request(request, &()).await;
-    let Form(form) = result.map_err(|_| {
-        let message = "The form is invalid: open it again on the page of the lock.";
-        ErrorPage::new(StatusCode::BAD_REQUEST, message)
-    })?;
-    let scope = TokenScope {
-        user: &user.caller.name,
-        namespace: &form.namespace,
-        name: &form.name,
-        subject: &form.lease_id,
-    };
-    if !console.csrf_tokens.verify(&form.mark, scope) {
-        let message = "The form is invalid: this replica did not create it for you and this lease \
-                       within the last hour. Open it again.";
-        return Err(ErrorPage::new(StatusCode::FORBIDDEN, message));
-    }
-    let grace = match form.grace.trim() {
+    let form = LockForm::<RevokeFields>::verify(&console, &user, request).await?;
+    let grace = match form.fields.grace.trim() {
         "" => Some(0),
         grace => grace.parse().ok(),
     };
@@ -70,21 +46,28 @@ pub(super) async fn force_release(
             "The grace period must be a number of seconds, at most 3600. Nothing was done.";
         ErrorPage::new(StatusCode::BAD_REQUEST, message)
     })?;
-    let done = if grace > 0 { "asked" } else { "revoked" };
-    let return_address = notice_address(&form.namespace, &form.name, done);
-    let command = form.into_command(grace * 1_000)?;
+    let command = form.to_command(grace * 1_000)?;
     console.service.revoke(&user, &command).await?;
-    Ok(Redirect::to(&return_address).into_response())
+    Ok(form.redirect(match grace {
+        0 => "revoked",
+        _ => "asked",
+    }))
 }
 
-impl ForceReleaseForm {
-    fn into_command(self, grace_ms: u64) -> Result<RevokeCommand, RequestError> {
-        let reason = self.reason.trim().to_owned();
-        let mut fields = FieldValidator::default();
-        let lock = fields.lock("lock", &self.namespace, &self.name);
-        let lease_id = fields.lease_id("lease_id", &self.lease_id);
-        fields.operator_reason(&reason);
-        let (lock, lease_id) = fields.finish(lock.zip(lease_id))?;
+impl FormFields for RevokeFields {
+    fn token_subject(&self) -> &str {
+        &self.lease_id
+    }
+}
+
+impl LockForm<RevokeFields> {
+    fn to_command(&self, grace_ms: u64) -> Result<RevokeCommand, RequestError> {
+        let reason = self.fields.reason.trim().to_owned();
+        let mut validator = FieldValidator::default();
+        let lock = self.lock(&mut validator);
+        let lease_id = validator.lease_id("lease_id", &self.fields.lease_id);
+        validator.operator_reason(&reason);
+        let (lock, lease_id) = validator.finish(lock.zip(lease_id))?;
         Ok(RevokeCommand {
             lock,
             lease_id,

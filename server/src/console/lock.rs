@@ -1,5 +1,5 @@
-//! Page of one lock: its holders, its queue, its recent lease ends, and the forms to revoke a lease and
-//! to close or open the lock.
+//! Page of one lock: its holders, its queue, its recent lease ends, and the forms to revoke a lease
+//! and to close or open the lock.
 
 use askama::Template;
 use axum::{
@@ -75,8 +75,7 @@ struct LockPage {
 
 /// The closure of the lock.
 struct ClosureRow {
-    /// `an operator`, or the option of a lease.
-    by: &'static str,
+    cause: ClosureCause,
     /// The operator, or the owner of the lease.
     owner: String,
     reason: String,
@@ -278,11 +277,7 @@ impl ClosureRow {
     fn new(active: &ActiveClosure) -> Self {
         let owner = &active.closure.owner;
         Self {
-            by: match active.closure.cause {
-                ClosureCause::LockDelay => "the lock_delay of a lease",
-                ClosureCause::AtLeast => "the at_least of a lease",
-                ClosureCause::Operator => "an operator",
-            },
+            cause: active.closure.cause,
             owner: plain(&owner.id),
             reason: plain(&owner.reason),
             left: Moment::ahead(active.remaining_ms),

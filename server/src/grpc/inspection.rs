@@ -95,7 +95,7 @@ impl AdminService for InspectionServiceImpl {
         mut request: Request<CloseLockRequest>,
     ) -> Result<Response<CloseLockResponse>, Status> {
         let context = take_context(&mut request)?;
-        let command = decode::close_lock(request.into_inner(), &context.caller.name)?;
+        let command = decode::close_lock(request.into_inner(), &context)?;
         let closure = self.0.close(&context, &command).await?;
         let closure = Some(encode::closure(&closure));
         Ok(Response::new(CloseLockResponse { closure }))

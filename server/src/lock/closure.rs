@@ -44,17 +44,24 @@ pub struct CloseCommand {
     pub operator: Owner,
 }
 
+/// Writes what closed the lock, such as `an operator`.
+impl fmt::Display for ClosureCause {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::LockDelay => "the lock_delay of a lease",
+            Self::AtLeast => "the at_least of a lease",
+            Self::Operator => "an operator",
+        })
+    }
+}
+
 /// Writes the cause and the remaining time, without the owner, who may be redacted.
 impl fmt::Display for ActiveClosure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let cause = match self.closure.cause {
-            ClosureCause::LockDelay => "by the lock_delay of a lease",
-            ClosureCause::AtLeast => "by the at_least of a lease",
-            ClosureCause::Operator => "by an operator",
-        };
+        let cause = self.closure.cause;
         let seconds = self.remaining_ms.div_ceil(1_000);
         let remaining = humantime::format_duration(Duration::from_secs(seconds));
-        write!(formatter, "closed {cause} for another {remaining}")
+        write!(formatter, "closed by {cause} for another {remaining}")
     }
 }
 

@@ -188,7 +188,16 @@ impl RequestContext {
         self.can(Verb::List, lock) && (filter.owner_id.is_empty() || self.can(Verb::Observe, lock))
     }
 
-    /// Removes the holders and the owner of the closure from the error unless the caller may observe the lock.
+    /// Returns the name under which an operator's command is recorded: that of the authenticated
+    /// caller, or else the one that the request gives, or else `operator`.
+    pub fn operator_name<'a>(&'a self, given: &'a str) -> &'a str {
+        let names = [&*self.caller.name, given];
+        let name = names.into_iter().find(|name| !name.is_empty());
+        name.unwrap_or("operator")
+    }
+
+    /// Removes the holders and the owner of the closure from the error unless the caller may
+    /// observe the lock.
     pub fn redact_holders(&self, mut failure: LockFailure) -> LockFailure {
         if let LockError::Held(contention) | LockError::WaitTimeout(contention) = &mut failure.error
             && !self.can(Verb::Observe, &failure.lock)

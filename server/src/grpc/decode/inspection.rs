@@ -9,7 +9,7 @@ use super::fields;
 use crate::{
     inspection::{ListRequest, WatchRequest},
     lock::{CloseCommand, Limits, LockKey, Owner, PERMITS_MAX, RevokeCommand, RevokeMode},
-    request::{FieldValidator, OWNER_ID_MAX_BYTES, RequestError},
+    request::{FieldValidator, OWNER_ID_MAX_BYTES, RequestContext, RequestError},
     time::now_unix_millis,
 };
 
@@ -52,13 +52,9 @@ pub(in crate::grpc) fn set_lock_limit(
     Ok((lock, (limit > 0).then_some(limit)))
 }
 
-/// Name of an operator who is not authenticated and gives no name.
-const UNNAMED_OPERATOR: &str = "operator";
-
-/// Decodes a request to close a lock. `caller` is the name of an authenticated caller, or empty.
 pub(in crate::grpc) fn close_lock(
     request: CloseLockRequest,
-    caller: &str,
+    context: &RequestContext,
 ) -> Result<CloseCommand, RequestError> {
     let mut fields = FieldValidator::default();
     let lock = fields.required_lock(request.lock);
@@ -82,10 +78,8 @@ pub(in crate::grpc) fn close_lock(
     if let Some(until_ms) = until_ms {
         fields.closure_end(field, until_ms, now_ms);
     }
-    let name = [caller, &request.operator, UNNAMED_OPERATOR];
-    let name = name.into_iter().find(|name| !name.is_empty());
     let operator = Owner {
-        id: name.unwrap_or_default().to_owned(),
+        id: context.operator_name(&request.operator).to_owned(),
         reason: request.reason,
         ..Owner::default()
     };
