@@ -322,6 +322,7 @@ impl StoreEventDispatcher {
             Event::HandOff(lock, hand_off, sent) => {
                 let signal = Signal::HandOff {
                     fencing_token: hand_off.fencing_token,
+                    limit: hand_off.limit,
                     provisional: hand_off.is_provisional,
                     sent,
                     received_at: Instant::now(),

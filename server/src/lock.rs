@@ -256,8 +256,34 @@ pub struct LockState {
     pub queue_length: u32,
     /// Closure of the lock, if the lock is closed.
     pub closure: Option<Box<ActiveClosure>>,
+    /// Set for a semaphore that has holders or waiters, or a set limit.
+    pub permit_usage: Option<PermitUsage>,
     /// Newest fencing token of the lock; 0 before the first grant.
     pub last_fencing_token: u64,
+}
+
+/// What a lock is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LockStatus {
+    /// The lock has a holder. It may be closed as well.
+    Held,
+    /// The lock has no holder and is closed.
+    Closed,
+    /// The lock has no holder and is about to be granted to a waiter.
+    Granting,
+    /// The lock has no holder and no waiter, and is not closed.
+    Free,
+}
+
+/// The limit of a semaphore, and the permits in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PermitUsage {
+    /// Limit in use.
+    pub limit: u32,
+    /// Permits that the holders have; more than the limit if it was lowered meanwhile.
+    pub used: u32,
+    /// True if the limit was set, so that callers follow it.
+    pub is_limit_set: bool,
 }
 
 impl Contention {
@@ -278,16 +304,32 @@ impl LockState {
         remaining_ms(self.closure.as_deref())
     }
 
-    /// Returns the mode of the first holder, or of the first waiter if there is no holder.
+    pub fn status(&self) -> LockStatus {
+        match (self.holder_count, self.closure.is_some(), self.queue_length) {
+            (1.., _, _) => LockStatus::Held,
+            (0, true, _) => LockStatus::Closed,
+            (0, false, 1..) => LockStatus::Granting,
+            (0, false, 0) => LockStatus::Free,
+        }
+    }
+
+    /// Returns the mode of the first holder, or of the first waiter if there is no holder. A lock
+    /// without either whose limit is set is a semaphore.
     pub fn mode(&self) -> Mode {
         let mut modes = self.holders.iter().map(|holder| holder.mode);
         let waiter = self.waiters.first().map(|waiter| waiter.mode);
-        modes.next().or(waiter).unwrap_or(Mode::Exclusive)
+        let semaphore = self.permit_usage.map(|usage| Mode::Semaphore {
+            permits: 1,
+            limit: usage.limit,
+        });
+        let mode = modes.next().or(waiter).or(semaphore);
+        mode.unwrap_or(Mode::Exclusive)
     }
 
-    /// Returns true if the lock has no holder and no waiter, and is not closed.
+    /// Returns true if the lock has no holder and no waiter, is not closed, and has no set limit.
     pub fn is_idle(&self) -> bool {
-        self.holder_count == 0 && self.queue_length == 0 && self.closure.is_none()
+        self.status() == LockStatus::Free
+            && self.permit_usage.is_none_or(|usage| !usage.is_limit_set)
     }
 }
 

@@ -179,6 +179,8 @@ pub struct HandOff {
     pub broker: BrokerId,
     pub request: RequestHash,
     pub fencing_token: FencingToken,
+    /// Limit of the lock when it was granted.
+    pub limit: u32,
     /// True if the receiving broker must claim the grant with [`Store::renew`] before reporting it
     /// to the caller.
     pub is_provisional: bool,

@@ -38,6 +38,8 @@ pub(in crate::broker) enum Signal {
     HandOff {
         /// Fencing token of the grant.
         fencing_token: FencingToken,
+        /// Limit of the lock when it was granted.
+        limit: u32,
         /// True if the broker must claim the grant before the grant is reported to the caller.
         provisional: bool,
         /// Time at which the command that granted the lock was sent; `None` if it is unknown.

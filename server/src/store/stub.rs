@@ -126,6 +126,7 @@ fn idle_state() -> LockState {
         waiters: Vec::new(),
         queue_length: 0,
         closure: None,
+        permit_usage: None,
         last_fencing_token: 1,
     }
 }

@@ -1,7 +1,7 @@
-//! SetLockLimit: the limit of an operator takes precedence over the limits of callers.
+//! SetLockLimit: a set limit takes precedence over the limits of callers.
 
 use leasehold_server::{
-    lock::{AcquireCommand, IDLE_RECORD_TTL_MS, LeaseRef, Mode, expiry_ms},
+    lock::{AcquireCommand, IDLE_RECORD_TTL_MS, LeaseRef, Mode, PermitUsage, expiry_ms},
     store::LimitSet,
 };
 
@@ -261,4 +261,46 @@ pub async fn removing_a_limit_that_is_not_set_changes_nothing(store_fixture: &St
     assert_eq!(store_fixture.remove_limit(0).await, None);
     store_fixture.expect_renewed(0, &held).await;
     store_fixture.expect_held(0, &store_fixture.call()).await;
+}
+
+async fn permit_usage(store_fixture: &StoreFixture) -> Option<PermitUsage> {
+    store_fixture.get().await?.permit_usage
+}
+
+pub async fn the_limit_and_the_used_permits_are_shown(store_fixture: &StoreFixture) {
+    let usage = |limit, used, is_limit_set| {
+        Some(PermitUsage {
+            limit,
+            used,
+            is_limit_set,
+        })
+    };
+    store_fixture.set_limit(0, 3).await;
+    assert_eq!(permit_usage(store_fixture).await, usage(3, 0, true));
+    let held = acquire_permits(store_fixture, 2, 9).await;
+    assert_eq!(permit_usage(store_fixture).await, usage(3, 2, true));
+    store_fixture.set_limit(0, 1).await;
+    assert_eq!(permit_usage(store_fixture).await, usage(1, 2, true));
+    store_fixture.remove_limit(0).await;
+    assert_eq!(permit_usage(store_fixture).await, usage(1, 2, false));
+    store_fixture.expect_released(0, &held).await;
+    assert_eq!(permit_usage(store_fixture).await, None, "an idle lock");
+    store_fixture.acquire_long(0).await;
+    assert_eq!(permit_usage(store_fixture).await, None, "an exclusive lock");
+}
+
+pub async fn a_hand_off_has_the_limit_in_use(store_fixture: &StoreFixture) {
+    store_fixture.set_limit(0, 2).await;
+    let held = acquire_permits(store_fixture, 2, 9).await;
+    let (here, there) = (
+        waiting_permits_call(store_fixture, 1, 9),
+        waiting_permits_call(store_fixture, 1, 9),
+    );
+    store_fixture.expect_queued(0, &here).await;
+    store_fixture.expect_queued(1, &there).await;
+    store_fixture.expect_released(0, &held).await;
+    for (broker, call) in [(0, &here), (1, &there)] {
+        let hand_off = store_fixture.next_hand_off(broker, call).await;
+        assert_eq!(hand_off.limit, 2, "broker {broker}");
+    }
 }

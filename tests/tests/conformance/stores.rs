@@ -378,6 +378,8 @@ on_every_store! {
         a_removed_limit_lets_other_kinds_of_lock_in
         a_removed_limit_stays_in_use_until_the_lock_is_idle
         removing_a_limit_that_is_not_set_changes_nothing
+        the_limit_and_the_used_permits_are_shown
+        a_hand_off_has_the_limit_in_use
     }
     Trusted lease_options {
         max_hold_cuts_the_first_validity

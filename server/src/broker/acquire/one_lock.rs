@@ -210,12 +210,13 @@ impl LockAcquisition<'_> {
                     if fencing_token.get() <= self.token_when_queued => {}
                 Signal::HandOff {
                     fencing_token,
+                    limit,
                     provisional: false,
                     sent,
                     received_at: notified_at,
                 } if self.can_skip_claim(sent) => {
                     self.timer.handed_over(notified_at);
-                    return WaitOutcome::Granted(self.grant_without_claim(fencing_token));
+                    return WaitOutcome::Granted(self.grant_without_claim(fencing_token, limit));
                 }
                 Signal::HandOff {
                     fencing_token,
@@ -356,10 +357,10 @@ impl LockAcquisition<'_> {
         self.acquire.options.effective_ttl(self.acquire.ttl)
     }
 
-    fn grant_without_claim(&self, fencing_token: FencingToken) -> Grant {
+    fn grant_without_claim(&self, fencing_token: FencingToken, limit: u32) -> Grant {
         Grant {
             fencing_token,
-            mode: self.acquire.mode,
+            mode: Mode::from_stored(self.acquire.mode.weight(), limit),
             ttl: self.granted_ttl(),
             acquired_ms: now_unix_millis(),
             hold_count: 1,

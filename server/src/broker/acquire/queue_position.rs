@@ -147,6 +147,7 @@ mod tests {
             waiters: waiters.collect(),
             queue_length,
             closure: None,
+            permit_usage: None,
             last_fencing_token: 1,
         }
     }

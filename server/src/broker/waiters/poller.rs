@@ -84,6 +84,7 @@ impl Broker {
         for held in touched.held {
             let signal = Signal::HandOff {
                 fencing_token: held.fencing_token,
+                limit: held.limit,
                 provisional: held.is_provisional,
                 sent: None,
                 received_at: Instant::now(),
@@ -119,7 +120,9 @@ mod tests {
     use super::*;
     use crate::{
         broker::{PERMIT_HOLD_MAX, TOUCHES_IN_FLIGHT_MAX},
-        lock::{AcquireCall, FencingToken, Lease, LockFailure, RequestId, Target, Ttl},
+        lock::{
+            AcquireCall, EXCLUSIVE_WEIGHT, FencingToken, Lease, LockFailure, RequestId, Target, Ttl,
+        },
         store::stub::{StubStore, acquire, lock},
     };
 
@@ -223,6 +226,7 @@ mod tests {
         for _ in 0..4 {
             let hand_off = Signal::HandOff {
                 fencing_token: FencingToken::after(1, 0),
+                limit: EXCLUSIVE_WEIGHT,
                 provisional: true,
                 sent: None,
                 received_at: Instant::now(),

@@ -98,6 +98,7 @@ mod tests {
             waiters: Vec::new(),
             queue_length,
             closure: None,
+            permit_usage: None,
             last_fencing_token: 0,
         }
     }

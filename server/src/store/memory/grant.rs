@@ -79,6 +79,7 @@ impl Record {
             broker: next.broker,
             request,
             fencing_token,
+            limit: self.limit,
             is_provisional: next.is_provisional,
         })
     }

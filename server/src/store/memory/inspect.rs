@@ -7,8 +7,8 @@ use super::{
 };
 use crate::{
     lock::{
-        CONTENTION_HOLDERS_MAX, CONTENTION_SLOTS_SCANNED_MAX, Contention, FencingToken, Holder,
-        INSPECT_ENTRIES_MAX, LockState, Mode, WaiterInfo,
+        CONTENTION_HOLDERS_MAX, CONTENTION_SLOTS_SCANNED_MAX, Contention, EXCLUSIVE_WEIGHT,
+        FencingToken, Holder, INSPECT_ENTRIES_MAX, LockState, Mode, PermitUsage, WaiterInfo,
     },
     store::{Checked, Rejected},
 };
@@ -33,12 +33,20 @@ impl Record {
                 .slots()
                 .filter_map(|held| self.to_holder(held?, now))
         };
+        let is_limit_set = self.set_limit.is_some();
+        let holder_count = u32::try_from(holders().count()).unwrap_or(u32::MAX);
+        let is_in_use = is_limit_set || holder_count > 0 || self.queue.len() > 0;
         LockState {
             holders: holders().take(INSPECT_ENTRIES_MAX).collect(),
-            holder_count: u32::try_from(holders().count()).unwrap_or(u32::MAX),
+            holder_count,
             waiters: waiters.collect(),
             queue_length: self.queue.len(),
             closure: self.closure_with_expired(now).map(Box::new),
+            permit_usage: (is_in_use && self.limit != EXCLUSIVE_WEIGHT).then(|| PermitUsage {
+                limit: self.limit,
+                used: holders().map(|holder| holder.mode.weight()).sum(),
+                is_limit_set,
+            }),
             last_fencing_token: self.last_fencing_token,
         }
     }

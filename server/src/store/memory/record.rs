@@ -305,6 +305,7 @@ impl Record {
                 broker: context.broker,
                 request: entry.request,
                 fencing_token: held.fencing_token,
+                limit: self.limit,
                 is_provisional: held.queue_sequence.is_some(),
             })
         });

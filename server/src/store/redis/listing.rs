@@ -338,6 +338,7 @@ mod tests {
                 waiters: Vec::new(),
                 queue_length: 0,
                 closure: None,
+                permit_usage: None,
                 last_fencing_token: 1,
             };
             slice.add(vec![Some(held); count], &Filter::default());

@@ -126,6 +126,7 @@ pub(in crate::store) fn decode_message(
                     broker,
                     request: RequestHash::parse(id)?,
                     fencing_token: FencingToken::new(value.parse().ok()?)?,
+                    limit: lines.next()?.parse().ok()?,
                     is_provisional: true,
                 };
                 Event::HandOff(lock.clone(), hand_off, None)

@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use tokio::time::Instant;
 
 use crate::{
-    lock::{AttemptId, BrokerId, FencingToken, LockKey, RequestHash},
+    lock::{AttemptId, BrokerId, EXCLUSIVE_WEIGHT, FencingToken, LockKey, RequestHash},
     store::HandOff,
 };
 
@@ -71,6 +71,7 @@ impl GrantAttempts {
             broker,
             request: grant.request,
             fencing_token: grant.token,
+            limit: EXCLUSIVE_WEIGHT,
             is_provisional: true,
         };
         grant.map(hand_off).collect()

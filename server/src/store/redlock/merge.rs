@@ -207,6 +207,7 @@ pub(super) fn lock_state(
         waiters: Vec::new(),
         queue_length: 0,
         closure: closure.map(Box::new),
+        permit_usage: None,
         last_fencing_token,
     }))
 }

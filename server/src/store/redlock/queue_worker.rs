@@ -131,6 +131,7 @@ impl RedlockState {
                 broker: self.broker,
                 request: acquire.request,
                 fencing_token: token,
+                limit: acquire.mode.limit(),
                 // Calls have no fencing tokens from the local queue to compare. Only the nodes can
                 // confirm that the grant is still valid.
                 is_provisional: true,

@@ -114,10 +114,10 @@ local function advance()
         w.slot = h.slot
         write_waiter(position, w)
         messages = messages or {}
-        messages[broker] = (messages[broker] or lock) .. '\n' .. w.request .. '\n' .. h.token
+        messages[broker] = table.concat({ messages[broker] or lock, w.request, h.token, holders.limit }, '\n')
       end
       local at = #hand_offs
-      hand_offs[at + 1], hand_offs[at + 2], hand_offs[at + 3] = w.request, broker, h.token
+      hand_offs[at + 1], hand_offs[at + 2], hand_offs[at + 3], hand_offs[at + 4] = w.request, broker, h.token, holders.limit
       position, granted, blocked = position + 1, granted + 1, not fits(1)
       if granted == GRANTS_MAX and not blocked then more = 1 end
     end

@@ -72,14 +72,15 @@ local function holder_by(request)
 end
 
 -- Returns at most `most` holders in the slots up to `last`, as other callers may see them, and the
--- number of holders there. `on_expired` receives each holder whose end no command has recorded yet.
+-- number and the weight of holders there. `on_expired` receives each holder whose end no command has
+-- recorded yet.
 local function holders_info(most, last, on_expired)
   read_holders(1, last)
-  local list, count = {}, 0
+  local list, count, used = {}, 0, 0
   for slot = 1, math.min(last, holders.top) do
     local h = holder_at(slot)
     if h and not h.position and h.expires > now then
-      count = count + 1
+      count, used = count + 1, used + h.weight
       if count <= most then
         list[count] = { h.lease, h.token, h.since, h.expires - now, h.weight, h.owner }
       end
@@ -87,5 +88,5 @@ local function holders_info(most, last, on_expired)
       on_expired(h)
     end
   end
-  return list, count
+  return list, count, used
 end

@@ -12,14 +12,14 @@ local function get(holders_max, queue_max)
     end
     position, seen = position + 1, seen + 1
   end
-  if last_token == 0 and queue.n == 0 and closed_until == 0 then return reply('UNKNOWN') end
+  if last_token == 0 and queue.n == 0 and closed_until == 0 and set_limit == 0 then return reply('UNKNOWN') end
   local closure, latest = recorded_closure(), closed_until
-  local first, count = holders_info(most, holders.top, function(h)
+  local first, count, used = holders_info(most, holders.top, function(h)
     close_after(h, h.expires, function(cause, until_ms, owner)
       if until_ms > latest then closure, latest = closure_info(cause, until_ms, owner), until_ms end
     end)
   end)
-  return reply('STATE', last_token, queue.n, closure, holders.limit, waiters, first, count)
+  return reply('STATE', last_token, queue.n, closure, holders.limit, set_limit, waiters, first, count, used)
 end
 
 -- Check: returns whether a token is that of a live lease, without writing. A lease that may have

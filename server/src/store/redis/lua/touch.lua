@@ -17,7 +17,7 @@ local function touch(from)
   for slot = first, last do
     local h = holder_at(slot)
     if h and broker_of(h.attempts) == broker_id then
-      mine[#mine + 1] = { h.request, h.token, h.position and 1 or 0 }
+      mine[#mine + 1] = { h.request, h.token, holders.limit, h.position and 1 or 0 }
     end
   end
   return reply('TOUCHED', rejoin and 1 or 0, next_event(), last < holders.top and last + 1 or 0, mine)

@@ -223,6 +223,7 @@ impl ReplyFields {
                 broker,
                 request: RequestHash::parse(&request)?,
                 fencing_token: FencingToken::new(fields.number()?)?,
+                limit: fields.count()?,
                 is_provisional: broker != self.me,
             });
         }

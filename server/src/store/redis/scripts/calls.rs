@@ -9,9 +9,9 @@ use super::{
 use crate::{
     lock::{
         AcquireCommand, ActiveClosure, Attachment, AttemptId, BrokerId, CloseCommand,
-        ExpectedAttachment, FencingToken, Grant, INSPECT_ENTRIES_MAX, LeaseBinding, LeaseOptions,
-        LeaseRef, LockKey, LockState, Mode, ReleaseScope, RequestHash, RevokeCommand, RevokeMode,
-        Ttl, WaiterInfo,
+        EXCLUSIVE_WEIGHT, ExpectedAttachment, FencingToken, Grant, INSPECT_ENTRIES_MAX,
+        LeaseBinding, LeaseOptions, LeaseRef, LockKey, LockState, Mode, PermitUsage, ReleaseScope,
+        RequestHash, RevokeCommand, RevokeMode, Ttl, WaiterInfo,
     },
     store::{
         Acquired, Cancelled, Checked, HandOff, LeaseReply, LimitSet, Released, Revoked,
@@ -240,6 +240,7 @@ pub(in crate::store::redis) fn touched(tag: &str, fields: &mut ReplyFields) -> O
             broker: fields.me,
             request: RequestHash::parse(&fields.text()?)?,
             fencing_token: FencingToken::new(fields.number()?)?,
+            limit: fields.count()?,
             is_provisional: fields.number()? == 1,
         })
     })?;
@@ -335,7 +336,7 @@ pub(in crate::store::redis) fn lock_state(fields: &mut ReplyFields) -> Option<Lo
     let last_fencing_token = fields.number()?;
     let queue_length = fields.count()?;
     let closure = fields.closure()?.map(Box::new);
-    let limit = fields.count()?;
+    let (limit, set_limit) = (fields.count()?, fields.count()?);
     let waiters = fields.list(|fields| {
         Some(WaiterInfo {
             sequence: fields.number()?,
@@ -345,12 +346,22 @@ pub(in crate::store::redis) fn lock_state(fields: &mut ReplyFields) -> Option<Lo
             owner: fields.owner()?,
         })
     })?;
+    let holders = fields.list(|fields| fields.holder(limit))?;
+    let holder_count = fields.count()?;
+    let (used, is_limit_set) = (fields.count()?, set_limit > 0);
+    let is_in_use = is_limit_set || holder_count > 0 || queue_length > 0;
+    let permit_usage = PermitUsage {
+        limit,
+        used,
+        is_limit_set,
+    };
     Some(LockState {
+        holders,
+        holder_count,
         waiters,
-        holders: fields.list(|fields| fields.holder(limit))?,
-        holder_count: fields.count()?,
         queue_length,
         closure,
+        permit_usage: (is_in_use && limit != EXCLUSIVE_WEIGHT).then_some(permit_usage),
         last_fencing_token,
     })
 }
