@@ -26,10 +26,10 @@ pub struct LockTarget {
     /// Semaphores: permits to acquire. 0 means 1. Must be \<= limit.
     #[prost(int32, tag = "4")]
     pub permits: i32,
-    /// Semaphores: the number of all permits, 1-1000. 0: the limit in use. A value
+    /// Semaphores: the number of all permits, 1-1000. 0: the limit in use. A limit
+    /// that was set with LockService.SetLockLimit overrides it. Otherwise a value
     /// other than the limit in use, while the lock has holders or waiters, is
-    /// FAILED_PRECONDITION/LIMIT_MISMATCH; AdminService.SetLockLimit changes the
-    /// limit.
+    /// FAILED_PRECONDITION/LIMIT_MISMATCH. A grant has the limit in use.
     #[prost(int32, tag = "5")]
     pub limit: i32,
 }
@@ -961,6 +961,25 @@ pub struct CheckFencingTokenResponse {
     #[prost(message, optional, tag = "1")]
     pub remaining: ::core::option::Option<::prost_types::Duration>,
 }
+/// Request of SetLockLimit.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SetLockLimitRequest {
+    /// Required. The semaphore.
+    #[prost(message, optional, tag = "1")]
+    pub lock: ::core::option::Option<LockRef>,
+    /// 1-1000. 0 removes the limit: once the lock is idle, callers determine the
+    /// limit again. Until then the lock keeps the limit in use.
+    #[prost(int32, tag = "2")]
+    pub limit: i32,
+}
+/// Response of SetLockLimit.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SetLockLimitResponse {
+    /// The limit that was in use or, after a removal, the limit that had been set.
+    /// 0: there was none.
+    #[prost(int32, tag = "1")]
+    pub previous_limit: i32,
+}
 /// Generated client implementations.
 pub mod lock_service_client {
     #![allow(
@@ -1211,6 +1230,38 @@ pub mod lock_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
+        /// Sets or removes the limit of a semaphore, for applications and operators
+        /// whom the policy allows `set_limit`. A set limit is kept until it is removed,
+        /// and overrides the limits that callers send: a new version of an application
+        /// can change the limit while the old version still runs. Lowering the limit stops grants
+        /// until enough permits are released; waiters that request more than the new
+        /// limit fail with LIMIT_MISMATCH. For a lock that is held or waited for as an
+        /// exclusive or shared lock the call fails with
+        /// FAILED_PRECONDITION/LIMIT_MISMATCH.
+        pub async fn set_lock_limit(
+            &mut self,
+            request: impl tonic::IntoRequest<super::SetLockLimitRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::SetLockLimitResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = crate::codec::SmallBuffers::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/leasehold.v1.LockService/SetLockLimit",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("leasehold.v1.LockService", "SetLockLimit"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -1275,6 +1326,21 @@ pub mod lock_service_server {
             request: tonic::Request<super::CheckFencingTokenRequest>,
         ) -> std::result::Result<
             tonic::Response<super::CheckFencingTokenResponse>,
+            tonic::Status,
+        >;
+        /// Sets or removes the limit of a semaphore, for applications and operators
+        /// whom the policy allows `set_limit`. A set limit is kept until it is removed,
+        /// and overrides the limits that callers send: a new version of an application
+        /// can change the limit while the old version still runs. Lowering the limit stops grants
+        /// until enough permits are released; waiters that request more than the new
+        /// limit fail with LIMIT_MISMATCH. For a lock that is held or waited for as an
+        /// exclusive or shared lock the call fails with
+        /// FAILED_PRECONDITION/LIMIT_MISMATCH.
+        async fn set_lock_limit(
+            &self,
+            request: tonic::Request<super::SetLockLimitRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::SetLockLimitResponse>,
             tonic::Status,
         >;
     }
@@ -1625,6 +1691,51 @@ pub mod lock_service_server {
                     };
                     Box::pin(fut)
                 }
+                "/leasehold.v1.LockService/SetLockLimit" => {
+                    #[allow(non_camel_case_types)]
+                    struct SetLockLimitSvc<T: LockService>(pub Arc<T>);
+                    impl<
+                        T: LockService,
+                    > tonic::server::UnaryService<super::SetLockLimitRequest>
+                    for SetLockLimitSvc<T> {
+                        type Response = super::SetLockLimitResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::SetLockLimitRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as LockService>::set_lock_limit(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SetLockLimitSvc(inner);
+                        let codec = crate::codec::SmallBuffers::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
                 _ => {
                     Box::pin(async move {
                         let mut response = http::Response::new(
@@ -1693,6 +1804,9 @@ pub struct Lock {
     /// is granted when they leave.
     #[prost(message, optional, tag = "8")]
     pub closure: ::core::option::Option<Closure>,
+    /// Set for a semaphore that has holders or waiters, or a set limit.
+    #[prost(message, optional, tag = "9")]
+    pub permit_usage: ::core::option::Option<PermitUsage>,
 }
 /// Nested message and enum types in `Lock`.
 pub mod lock {
@@ -1718,6 +1832,8 @@ pub mod lock {
         Granting = 2,
         /// The lock has no holder and is closed: see Lock.closure.
         Closed = 3,
+        /// The lock is free and has no waiters. It is shown because its limit is set.
+        Free = 4,
     }
     impl State {
         /// String value of the enum field names used in the ProtoBuf definition.
@@ -1730,6 +1846,7 @@ pub mod lock {
                 Self::Held => "STATE_HELD",
                 Self::Granting => "STATE_GRANTING",
                 Self::Closed => "STATE_CLOSED",
+                Self::Free => "STATE_FREE",
             }
         }
         /// Creates an enum from field names used in the ProtoBuf definition.
@@ -1739,10 +1856,26 @@ pub mod lock {
                 "STATE_HELD" => Some(Self::Held),
                 "STATE_GRANTING" => Some(Self::Granting),
                 "STATE_CLOSED" => Some(Self::Closed),
+                "STATE_FREE" => Some(Self::Free),
                 _ => None,
             }
         }
     }
+}
+/// The limit of a semaphore, and the permits in use.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PermitUsage {
+    /// The limit in use.
+    #[prost(int32, tag = "1")]
+    pub limit: i32,
+    /// The permits that the holders have. More than the limit if it was lowered
+    /// while they were held.
+    #[prost(int32, tag = "2")]
+    pub used: i32,
+    /// True if the limit was set with SetLockLimit: callers follow it, whatever
+    /// limit they send. False if it is the limit of the present callers.
+    #[prost(bool, tag = "3")]
+    pub is_limit_set: bool,
 }
 /// Request of GetLock.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1864,8 +1997,8 @@ pub mod watch_locks_response {
         Gap = 7,
         /// No change; contains a newer resume_token.
         Bookmark = 8,
-        /// The lock was closed, or is closed for longer than before. The end of the
-        /// period has no event of its own.
+        /// The lock was closed, or is closed for longer than before. No event is sent
+        /// when the period ends.
         Closed = 9,
         /// An operator opened the lock before the end of the period.
         Opened = 10,
@@ -2001,8 +2134,8 @@ pub mod inspection_service_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Returns one lock. NOT_FOUND if the lock has neither holders nor waiters, and
-        /// is not closed.
+        /// Returns one lock. NOT_FOUND if the lock has neither holders nor waiters, is
+        /// not closed, and has no set limit.
         pub async fn get_lock(
             &mut self,
             request: impl tonic::IntoRequest<super::GetLockRequest>,
@@ -2027,7 +2160,7 @@ pub mod inspection_service_client {
                 .insert(GrpcMethod::new("leasehold.v1.InspectionService", "GetLock"));
             self.inner.unary(req, path, codec).await
         }
-        /// Lists locks that are held, waited for, or closed.
+        /// Lists locks that are held, waited for, or closed, or have a set limit.
         pub async fn list_locks(
             &mut self,
             request: impl tonic::IntoRequest<super::ListLocksRequest>,
@@ -2096,13 +2229,13 @@ pub mod inspection_service_server {
     /// Generated trait containing gRPC methods that should be implemented for use with InspectionServiceServer.
     #[async_trait]
     pub trait InspectionService: std::marker::Send + std::marker::Sync + 'static {
-        /// Returns one lock. NOT_FOUND if the lock has neither holders nor waiters, and
-        /// is not closed.
+        /// Returns one lock. NOT_FOUND if the lock has neither holders nor waiters, is
+        /// not closed, and has no set limit.
         async fn get_lock(
             &self,
             request: tonic::Request<super::GetLockRequest>,
         ) -> std::result::Result<tonic::Response<super::GetLockResponse>, tonic::Status>;
-        /// Lists locks that are held, waited for, or closed.
+        /// Lists locks that are held, waited for, or closed, or have a set limit.
         async fn list_locks(
             &self,
             request: tonic::Request<super::ListLocksRequest>,
@@ -2423,25 +2556,6 @@ pub struct ForceReleaseLeaseResponse {
     #[prost(int32, tag = "2")]
     pub queue_length: i32,
 }
-/// Request of SetLockLimit.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct SetLockLimitRequest {
-    /// Required. The semaphore.
-    #[prost(message, optional, tag = "1")]
-    pub lock: ::core::option::Option<LockRef>,
-    /// 1-1000. 0 removes the limit: once the lock is idle, callers determine the
-    /// limit again. Until then the lock keeps the limit in use.
-    #[prost(int32, tag = "2")]
-    pub limit: i32,
-}
-/// Response of SetLockLimit.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct SetLockLimitResponse {
-    /// The limit that was in use or, after a removal, the limit that had been set.
-    /// 0: there was none.
-    #[prost(int32, tag = "1")]
-    pub previous_limit: i32,
-}
 /// Request of CloseLock.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CloseLockRequest {
@@ -2505,7 +2619,7 @@ pub mod admin_service_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// Revokes leases, sets limits of semaphores, and closes and opens locks.
+    /// Revokes leases, and closes and opens locks.
     #[derive(Debug, Clone)]
     pub struct AdminServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -2613,36 +2727,6 @@ pub mod admin_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// Sets or removes the limit of a semaphore. A set limit stays in the record
-        /// and overrides the limits that callers send. Lowering the limit stops grants
-        /// until enough permits are released; waiters that request more than the new
-        /// limit fail with LIMIT_MISMATCH. For a lock that is held or waited for as an
-        /// exclusive or shared lock the call fails with
-        /// FAILED_PRECONDITION/LIMIT_MISMATCH.
-        pub async fn set_lock_limit(
-            &mut self,
-            request: impl tonic::IntoRequest<super::SetLockLimitRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::SetLockLimitResponse>,
-            tonic::Status,
-        > {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = crate::codec::SmallBuffers::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/leasehold.v1.AdminService/SetLockLimit",
-            );
-            let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("leasehold.v1.AdminService", "SetLockLimit"));
-            self.inner.unary(req, path, codec).await
-        }
         /// Closes a lock until a time: nothing new is granted from now on. Holders keep
         /// the lock, and waiters keep their places in the queue. A lock that is closed
         /// for longer already stays so; to shorten a closure, open the lock and close
@@ -2720,19 +2804,6 @@ pub mod admin_service_server {
             tonic::Response<super::ForceReleaseLeaseResponse>,
             tonic::Status,
         >;
-        /// Sets or removes the limit of a semaphore. A set limit stays in the record
-        /// and overrides the limits that callers send. Lowering the limit stops grants
-        /// until enough permits are released; waiters that request more than the new
-        /// limit fail with LIMIT_MISMATCH. For a lock that is held or waited for as an
-        /// exclusive or shared lock the call fails with
-        /// FAILED_PRECONDITION/LIMIT_MISMATCH.
-        async fn set_lock_limit(
-            &self,
-            request: tonic::Request<super::SetLockLimitRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::SetLockLimitResponse>,
-            tonic::Status,
-        >;
         /// Closes a lock until a time: nothing new is granted from now on. Holders keep
         /// the lock, and waiters keep their places in the queue. A lock that is closed
         /// for longer already stays so; to shorten a closure, open the lock and close
@@ -2754,7 +2825,7 @@ pub mod admin_service_server {
             tonic::Status,
         >;
     }
-    /// Revokes leases, sets limits of semaphores, and closes and opens locks.
+    /// Revokes leases, and closes and opens locks.
     #[derive(Debug)]
     pub struct AdminServiceServer<T> {
         inner: Arc<T>,
@@ -2862,51 +2933,6 @@ pub mod admin_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ForceReleaseLeaseSvc(inner);
-                        let codec = crate::codec::SmallBuffers::default();
-                        let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
-                        let res = grpc.unary(method, req).await;
-                        Ok(res)
-                    };
-                    Box::pin(fut)
-                }
-                "/leasehold.v1.AdminService/SetLockLimit" => {
-                    #[allow(non_camel_case_types)]
-                    struct SetLockLimitSvc<T: AdminService>(pub Arc<T>);
-                    impl<
-                        T: AdminService,
-                    > tonic::server::UnaryService<super::SetLockLimitRequest>
-                    for SetLockLimitSvc<T> {
-                        type Response = super::SetLockLimitResponse;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::SetLockLimitRequest>,
-                        ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as AdminService>::set_lock_limit(&inner, request).await
-                            };
-                            Box::pin(fut)
-                        }
-                    }
-                    let accept_compression_encodings = self.accept_compression_encodings;
-                    let send_compression_encodings = self.send_compression_encodings;
-                    let max_decoding_message_size = self.max_decoding_message_size;
-                    let max_encoding_message_size = self.max_encoding_message_size;
-                    let inner = self.inner.clone();
-                    let fut = async move {
-                        let method = SetLockLimitSvc(inner);
                         let codec = crate::codec::SmallBuffers::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -17,7 +17,7 @@ use futures::stream::BoxStream;
 use leasehold_proto::v1::{
     self as pb, AcquireAllRequest, AcquireAllResponse, AcquireRequest, AcquireResponse,
     CheckFencingTokenRequest, CheckFencingTokenResponse, HoldRequest, HoldResponse, ReleaseRequest,
-    ReleaseResponse, RenewRequest, RenewResponse,
+    ReleaseResponse, RenewRequest, RenewResponse, SetLockLimitRequest, SetLockLimitResponse,
     admin_service_server::AdminServiceServer,
     inspection_service_server::InspectionServiceServer,
     lock_service_server::{LockService, LockServiceServer},
@@ -43,6 +43,7 @@ use crate::{
 /// Creates the `LockService` of `broker`.
 pub fn lock_service(
     broker: Broker,
+    inspection: InspectionService,
     live: watch::Receiver<ReloadableConfig>,
     tracing: Tracing,
     http2: &Http2,
@@ -50,6 +51,7 @@ pub fn lock_service(
     let wait_limiter = ConnectionWaitLimiter::new(http2.max_concurrent_streams);
     let service = LockServiceImpl {
         broker,
+        inspection,
         live,
         tracing,
         wait_limiter,
@@ -133,6 +135,8 @@ struct ConnectionWaitLimiter {
 
 struct LockServiceImpl {
     broker: Broker,
+    /// Sets limits, which operators do as well.
+    inspection: InspectionService,
     live: watch::Receiver<ReloadableConfig>,
     tracing: Tracing,
     wait_limiter: ConnectionWaitLimiter,
@@ -283,6 +287,18 @@ impl LockService for LockServiceImpl {
         let remaining_ms = remaining.map_err(|error| error.for_lock(&lock))?;
         let remaining = Some(encode::duration(remaining_ms));
         Ok(Response::new(CheckFencingTokenResponse { remaining }))
+    }
+
+    async fn set_lock_limit(
+        &self,
+        mut request: Request<SetLockLimitRequest>,
+    ) -> Result<Response<SetLockLimitResponse>, Status> {
+        let context = take_context(&mut request)?;
+        let (lock, limit) = decode::set_lock_limit(request.into_inner())?;
+        let previous = self.inspection.set_limit(&context, &lock, limit).await?;
+        Ok(Response::new(SetLockLimitResponse {
+            previous_limit: encode::count(previous.unwrap_or(0)),
+        }))
     }
 }
 

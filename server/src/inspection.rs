@@ -223,7 +223,7 @@ impl InspectionService {
         limit: Option<u32>,
     ) -> Result<Option<u32>, RequestError> {
         context.check_credential()?;
-        context.authorize(Verb::Admin, [lock])?;
+        context.authorize(Verb::SetLimit, [lock])?;
         let broker = self.broker_for(lock)?;
         let previous = broker.set_limit(lock, limit).await;
         let previous = previous.map_err(|error| limit_not_set(error, lock))?;
@@ -239,7 +239,7 @@ impl InspectionService {
             previous = logged,
             caller = &*context.caller.name,
             peer = context.peer.map(tracing::field::display),
-            "an operator has {changed} a limit"
+            "a limit was {changed}"
         );
         broker.history().record_audit(AuditEvent {
             detail: format!("from {logged} to {new}"),

@@ -309,6 +309,7 @@ fn api_router(
     }
     let mut routes = limit_expensive_calls(expensive).add_service(grpc::lock_service(
         broker.clone(),
+        inspection.clone(),
         config.live.subscribe(),
         edge.tracing.clone(),
         http2,

@@ -20,6 +20,8 @@ pub enum Verb {
     /// Revoke a lease on the lock.
     ForceRelease,
     /// Set the limit of the lock.
+    SetLimit,
+    /// Close and open the lock, and set its limit.
     Admin,
 }
 
@@ -43,11 +45,12 @@ struct Rule {
     names: Vec<Pattern>,
 }
 
-const VERBS: [(&str, Verb); 5] = [
+const VERBS: [(&str, Verb); 6] = [
     ("acquire", Verb::Acquire),
     ("observe", Verb::Observe),
     ("list", Verb::List),
     ("force_release", Verb::ForceRelease),
+    ("set_limit", Verb::SetLimit),
     ("admin", Verb::Admin),
 ];
 const RULE_KEYS: [&str; 4] = ["callers", "verbs", "namespaces", "names"];
@@ -109,7 +112,7 @@ impl Policy {
     pub fn allows(&self, caller: &str, verb: Verb, lock: &LockKey) -> bool {
         let mut rules = self.rules.iter();
         rules.any(|rule| {
-            rule.verbs.contains(&verb)
+            rule.allows(verb)
                 && matches_any(&rule.callers, caller)
                 && matches_any(&rule.namespaces, lock.namespace())
                 && matches_any(&rule.names, lock.name())
@@ -119,7 +122,14 @@ impl Policy {
     /// Returns true if a rule allows the caller to use `verb` on at least one lock.
     pub fn allows_some(&self, caller: &str, verb: Verb) -> bool {
         let mut rules = self.rules.iter();
-        rules.any(|rule| rule.verbs.contains(&verb) && matches_any(&rule.callers, caller))
+        rules.any(|rule| rule.allows(verb) && matches_any(&rule.callers, caller))
+    }
+}
+
+impl Rule {
+    fn allows(&self, verb: Verb) -> bool {
+        let is_implied = verb == Verb::SetLimit && self.verbs.contains(&Verb::Admin);
+        is_implied || self.verbs.contains(&verb)
     }
 }
 
@@ -231,6 +241,33 @@ mod tests {
     }
 
     #[test]
+    fn admin_includes_set_limit_and_not_the_reverse() {
+        let policy = r#"
+            [[rule]]
+            callers = ["ops"]
+            verbs = ["admin"]
+            [[rule]]
+            callers = ["app"]
+            verbs = ["set_limit"]
+        "#;
+        let policy = Policy::parse(policy).expect("valid");
+        let pool = lock("default", "pool");
+        let can = |caller| {
+            [Verb::SetLimit, Verb::Admin].map(|verb| {
+                let somewhere = policy.allows_some(caller, verb);
+                assert_eq!(
+                    policy.allows(caller, verb, &pool),
+                    somewhere,
+                    "{caller} {verb}"
+                );
+                somewhere
+            })
+        };
+        assert_eq!(can("ops"), [true, true]);
+        assert_eq!(can("app"), [true, false]);
+    }
+
+    #[test]
     fn every_problem_is_reported() {
         let invalid = r#"
             other = 1
@@ -251,7 +288,7 @@ mod tests {
                 "other: unknown key; rules are tables [[rule]]",
                 "rule 1: callers: must be a non-empty list of strings",
                 "rule 1: verbs: unknown verb \"aquire\"; expected one of acquire, observe, list, \
-                 force_release, admin",
+                 force_release, set_limit, admin",
                 "rule 2: caller: unknown key; expected one of callers, verbs, namespaces, names",
                 "rule 2: callers: must be a list of strings",
                 "rule 2: verbs: is missing",

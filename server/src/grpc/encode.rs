@@ -7,8 +7,8 @@ use crate::{
     broker::ReleaseResult,
     inspection::{ListedLock, LockEvent},
     lock::{
-        ActiveClosure, ClosureCause, HeldLock, Holder, Lease, LeaseId, LockKey, LockState, Mode,
-        Owner, WaiterInfo,
+        ActiveClosure, ClosureCause, HeldLock, Holder, Lease, LeaseId, LockKey, LockState,
+        LockStatus, Mode, Owner, WaiterInfo,
     },
     store::{Change, ChangeKind},
     time::now_unix_millis,
@@ -46,10 +46,11 @@ pub(super) fn released(result: ReleaseResult) -> pb::ReleaseResponse {
 
 /// Encodes a lock, whose mode may be known from holders that the caller may not see.
 pub(super) fn lock(lock: &LockKey, mode: Mode, state: &LockState) -> pb::Lock {
-    let lock_state = match (state.holder_count > 0, state.closure.is_some()) {
-        (true, _) => pb::lock::State::Held,
-        (false, true) => pb::lock::State::Closed,
-        (false, false) => pb::lock::State::Granting,
+    let lock_state = match state.status() {
+        LockStatus::Held => pb::lock::State::Held,
+        LockStatus::Closed => pb::lock::State::Closed,
+        LockStatus::Granting => pb::lock::State::Granting,
+        LockStatus::Free => pb::lock::State::Free,
     };
     let holders = state.holders.iter().map(|held| holder(lock, held));
     let waiters = state.waiters.iter();
@@ -65,6 +66,11 @@ pub(super) fn lock(lock: &LockKey, mode: Mode, state: &LockState) -> pb::Lock {
         queue_length: count(state.queue_length),
         last_fencing_token: signed(state.last_fencing_token),
         closure: state.closure.as_deref().map(closure),
+        permit_usage: state.permit_usage.map(|usage| pb::PermitUsage {
+            limit: count(usage.limit),
+            used: count(usage.used),
+            is_limit_set: usage.is_limit_set,
+        }),
     }
 }
 

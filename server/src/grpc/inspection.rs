@@ -5,8 +5,7 @@ use futures::stream::{BoxStream, StreamExt as _};
 use leasehold_proto::v1::{
     CloseLockRequest, CloseLockResponse, ForceReleaseLeaseRequest, ForceReleaseLeaseResponse,
     GetLockRequest, GetLockResponse, ListLocksRequest, ListLocksResponse, OpenLockRequest,
-    OpenLockResponse, SetLockLimitRequest, SetLockLimitResponse, WatchLocksRequest,
-    WatchLocksResponse, admin_service_server::AdminService,
+    OpenLockResponse, WatchLocksRequest, WatchLocksResponse, admin_service_server::AdminService,
     inspection_service_server::InspectionService,
 };
 use tonic::{Request, Response, Status};
@@ -27,7 +26,8 @@ impl InspectionService for InspectionServiceImpl {
         let context = take_context(&mut request)?;
         let lock = decode::get_lock(&request.into_inner())?;
         let state = self.0.get(&context, &lock).await?.ok_or_else(|| {
-            let explanation = "the lock has no holders and no waiters, and is not closed";
+            let explanation =
+                "the lock has no holders and no waiters, is not closed, and has no set limit";
             RequestError::explained(LockError::LeaseNotFound, &lock, explanation)
         })?;
         let lock = Some(encode::lock(&lock, state.mode(), &state));
@@ -75,18 +75,6 @@ impl AdminService for InspectionServiceImpl {
         Ok(Response::new(ForceReleaseLeaseResponse {
             holder: Some(holder),
             queue_length: encode::count(queue_length),
-        }))
-    }
-
-    async fn set_lock_limit(
-        &self,
-        mut request: Request<SetLockLimitRequest>,
-    ) -> Result<Response<SetLockLimitResponse>, Status> {
-        let context = take_context(&mut request)?;
-        let (lock, limit) = decode::set_lock_limit(request.into_inner())?;
-        let previous = self.0.set_limit(&context, &lock, limit).await?;
-        Ok(Response::new(SetLockLimitResponse {
-            previous_limit: encode::count(previous.unwrap_or(0)),
         }))
     }
 

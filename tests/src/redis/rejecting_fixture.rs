@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use leasehold_proto::v1::{
     ErrorReason, Lock, LockRef, ReleaseResponse, SetLockLimitRequest,
-    admin_service_client::AdminServiceClient,
+    lock_service_client::LockServiceClient,
 };
 use tokio::time::{Instant, timeout};
 use tonic::{Code, Status};
@@ -142,8 +142,8 @@ impl RejectingRedisFixture {
             lock: Some(lock),
             limit: 3,
         };
-        let mut admin = AdminServiceClient::new(channel(self.broker.admin()));
-        admin.set_lock_limit(request).await.map(drop)
+        let mut locks = LockServiceClient::new(channel(self.broker.addr()));
+        locks.set_lock_limit(request).await.map(drop)
     }
 
     /// Sends acquires, renewals, releases and reads concurrently, at most as many as there are

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use leasehold_proto::v1::{ErrorReason, GetLockRequest, ListLocksRequest, SetLockLimitRequest};
+use leasehold_proto::v1::{ErrorReason, GetLockRequest, ListLocksRequest, OpenLockRequest};
 use leasehold_tests::{
     access::fixture::{ALLOW_ALL_POLICY, AccessControlFixture, REPLY_TIMEOUT},
     client::unary::channel,
@@ -50,7 +50,7 @@ async fn unauthenticated_calls_are_rejected_before_their_messages_arrive() {
         (api, LIST),
         (api, "/leasehold.v1.InspectionService/WatchLocks"),
         (api, "/leasehold.v1.NoService/Nothing"),
-        (admin, "/leasehold.v1.AdminService/SetLockLimit"),
+        (admin, "/leasehold.v1.AdminService/OpenLock"),
     ] {
         let answer = timeout(
             REPLY_TIMEOUT,
@@ -153,24 +153,24 @@ async fn unread_data_is_bounded_by_the_flow_control_windows() {
 #[tokio::test]
 async fn a_connection_of_the_admin_listener_has_64_calls() {
     const CALLS: u32 = 64;
-    const SET_LIMIT: &str = "/leasehold.v1.AdminService/SetLockLimit";
+    const OPEN: &str = "/leasehold.v1.AdminService/OpenLock";
     let fixture = AccessControlFixture::start(ALLOW_ALL_POLICY, &[("alice", "alice")]).await;
     let raw = RawHttp2Options::new(fixture.broker.admin()).open().await;
     let raw = raw.expect("a place");
     // After an authorized call, a connection may have as many calls as HTTP/2 allows.
-    let limit = SetLockLimitRequest::default();
-    let head = call_headers_with_token(1, SET_LIMIT, "alice", 0);
-    let admitted = [head, message(1, &limit, END_STREAM)].concat();
+    let open = OpenLockRequest::default();
+    let head = call_headers_with_token(1, OPEN, "alice", 0);
+    let admitted = [head, message(1, &open, END_STREAM)].concat();
     assert!(raw.send(&admitted).await);
     let answered = raw.wait_until(REPLY_TIMEOUT, |seen| seen.headers > 0).await;
     assert!(answered.is_some(), "{:?}", raw.received());
     for number in 1..=CALLS {
-        let head = call_headers_with_token(2 * number + 1, SET_LIMIT, "alice", 0);
+        let head = call_headers_with_token(2 * number + 1, OPEN, "alice", 0);
         assert!(raw.send(&head).await);
     }
     assert!(raw.is_responding(REPLY_TIMEOUT).await);
     assert_eq!(raw.received().resets, 0, "{:?}", raw.received());
-    let one_more = call_headers_with_token(2 * CALLS + 3, SET_LIMIT, "alice", 0);
+    let one_more = call_headers_with_token(2 * CALLS + 3, OPEN, "alice", 0);
     assert!(raw.send(&one_more).await);
     let refused = raw.wait_until(REPLY_TIMEOUT, |seen| seen.resets == 1).await;
     assert!(refused.is_some(), "{:?}", raw.received());

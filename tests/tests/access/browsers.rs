@@ -2,7 +2,7 @@
 
 use std::{future::poll_fn, net::SocketAddr};
 
-use leasehold_proto::v1::{LockRef, SetLockLimitRequest};
+use leasehold_proto::v1::{LockRef, OpenLockRequest};
 use leasehold_tests::{
     broker::deployment::Deployment,
     client::unary::channel,
@@ -13,7 +13,7 @@ use prost::Message as _;
 use tonic::{body::Body, client::GrpcService};
 
 const ACQUIRE: &str = "/leasehold.v1.LockService/Acquire";
-const SET_LIMIT: &str = "/leasehold.v1.AdminService/SetLockLimit";
+const OPEN: &str = "/leasehold.v1.AdminService/OpenLock";
 const CONTENT_TYPE: &str = "content-type";
 const GRPC: (&str, &str) = (CONTENT_TYPE, "application/grpc");
 
@@ -41,7 +41,7 @@ async fn only_calls_of_grpc_reach_its_services() {
     let fixture = Deployment::start(1).await;
     let broker = &fixture.brokers[0];
     let mut refusals = 0.0;
-    for (listener, path) in [(broker.addr(), ACQUIRE), (broker.admin(), SET_LIMIT)] {
+    for (listener, path) in [(broker.addr(), ACQUIRE), (broker.admin(), OPEN)] {
         for (method, headers, status) in [
             (
                 "POST",
@@ -85,15 +85,14 @@ async fn only_calls_of_grpc_reach_its_services() {
 async fn grpc_is_not_served_over_http_1() {
     let fixture = Deployment::start(1).await;
     let broker = &fixture.brokers[0];
-    let limit = SetLockLimitRequest {
+    let open = OpenLockRequest {
         lock: Some(LockRef {
             namespace: String::new(),
             name: "invoices".to_owned(),
         }),
-        limit: 7,
     };
-    let limit = limit.encode_to_vec();
-    let body = [message_prefix(limit.len()).as_slice(), &limit].concat();
+    let open = open.encode_to_vec();
+    let body = [message_prefix(open.len()).as_slice(), &open].concat();
     let body = String::from_utf8(body).expect("short lengths are ASCII");
     for (headers, status) in [
         (&[GRPC][..], 505),
@@ -108,9 +107,9 @@ async fn grpc_is_not_served_over_http_1() {
             403,
         ),
     ] {
-        let (answered, reason) = post(broker.admin(), SET_LIMIT, headers, &body).await;
+        let (answered, reason) = post(broker.admin(), OPEN, headers, &body).await;
         assert_eq!(answered, status, "{headers:?}: {reason}");
     }
     let log = broker.log();
-    assert!(!log.contains("an operator has set a limit"), "{log}");
+    assert!(!log.contains("an operator has opened a lock"), "{log}");
 }

@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use leasehold_proto::v1::{LockRef, SetLockLimitRequest, admin_service_client::AdminServiceClient};
+use leasehold_proto::v1::{LockRef, OpenLockRequest, admin_service_client::AdminServiceClient};
 use leasehold_tests::{
     broker::{deployment::Deployment, in_process::InProcessBroker, process::BrokerOptions},
     console::client::ConsoleUser,
@@ -22,7 +22,7 @@ const PATHS: [&str; 9] = [
     "/readyz",
     "/metrics",
     "/nothing",
-    "/leasehold.v1.AdminService/SetLockLimit",
+    "/leasehold.v1.AdminService/OpenLock",
 ];
 const FORMS: [&str; 2] = ["/lock/force-release", "/log-filter"];
 
@@ -31,19 +31,18 @@ fn called(at: SocketAddr, host: &str) -> ConsoleUser {
 }
 
 /// Calls the admin service with this host name.
-async fn set_limit(at: SocketAddr, host: &str) -> Result<(), Status> {
+async fn open_lock(at: SocketAddr, host: &str) -> Result<(), Status> {
     let endpoint = Endpoint::from_shared(format!("http://{at}")).expect("an address");
     let origin = format!("http://{host}").parse().expect("a name");
     let channel = endpoint.origin(origin).connect_lazy();
-    let limit = SetLockLimitRequest {
+    let open = OpenLockRequest {
         lock: Some(LockRef {
             namespace: String::new(),
             name: "a".to_owned(),
         }),
-        limit: 2,
     };
-    let set = AdminServiceClient::new(channel).set_lock_limit(limit).await;
-    set.map(drop)
+    let opened = AdminServiceClient::new(channel).open_lock(open).await;
+    opened.map(drop)
 }
 
 #[tokio::test]
@@ -70,7 +69,7 @@ async fn a_rebound_host_name_is_rejected_on_every_route() {
                 assert_eq!(user.post(path, &[]).await.status, 421, "{ip} {host} {path}");
             }
         }
-        let refused = set_limit(at, "evil.example").await;
+        let refused = open_lock(at, "evil.example").await;
         let refused = refused.expect_err("a rebound name").to_string();
         assert!(refused.contains("421"), "{refused}");
         for host in [
@@ -88,7 +87,7 @@ async fn a_rebound_host_name_is_rejected_on_every_route() {
                     "{ip} {host} {path}"
                 );
             }
-            set_limit(at, host).await.expect("an address");
+            open_lock(at, host).await.expect("an address");
         }
         broker.stop().await;
     }

@@ -7,13 +7,11 @@
 
 use leasehold_proto::v1::{
     AcquireRequest, ErrorReason, GetLockRequest, Lease, Lock, LockMode, LockRef, LockTarget, Owner,
-    ReleaseRequest, RenewRequest, SetLockLimitRequest, admin_service_client::AdminServiceClient,
+    PermitUsage, ReleaseRequest, RenewRequest, SetLockLimitRequest,
     inspection_service_client::InspectionServiceClient, lock,
     lock_service_client::LockServiceClient,
 };
-use leasehold_tests::{
-    broker::in_process::InProcessBroker, client::unary::channel, status::error_reason,
-};
+use leasehold_tests::{broker::in_process::InProcessBroker, status::error_reason};
 use tonic::{Code, Status, transport::Channel};
 use tonic_types::StatusExt as _;
 
@@ -60,6 +58,14 @@ async fn lock_state(broker: &InProcessBroker) -> Lock {
     let mut inspection = InspectionServiceClient::new(broker.channel());
     let response = inspection.get_lock(request).await.expect("it is in use");
     response.into_inner().lock.expect("a lock")
+}
+
+fn usage(limit: i32, used: i32) -> Option<PermitUsage> {
+    Some(PermitUsage {
+        limit,
+        used,
+        is_limit_set: true,
+    })
 }
 
 fn lock_target(lease: &Lease) -> LockTarget {
@@ -185,7 +191,7 @@ async fn a_lease_ends_with_its_max_hold_and_closes_the_lock() {
 }
 
 #[tokio::test]
-async fn an_operator_sets_the_limit() {
+async fn the_limit_of_a_semaphore_is_set() {
     let broker = InProcessBroker::start().await;
     let locks = &mut LockService::new(broker.channel());
     let lock = Some(LockRef {
@@ -196,12 +202,13 @@ async fn an_operator_sets_the_limit() {
         lock: lock.clone(),
         limit,
     };
-    // In `dev` mode both listeners serve the admin service.
-    let mut admin = AdminServiceClient::new(channel(broker.admin));
-    let before = admin.set_lock_limit(set(2)).await.expect("it is idle");
+    let mut setter = locks.clone();
+    let before = setter.set_lock_limit(set(2)).await.expect("it is idle");
     assert_eq!(before.into_inner().previous_limit, 0);
-    let mut admin = AdminServiceClient::new(broker.channel());
-    let before = admin.set_lock_limit(set(1)).await.expect("a semaphore");
+    let idle = lock_state(&broker).await;
+    assert_eq!(idle.state(), lock::State::Free, "shown for its limit");
+    assert_eq!(idle.permit_usage, usage(2, 0));
+    let before = setter.set_lock_limit(set(1)).await.expect("a semaphore");
     assert_eq!(before.into_inner().previous_limit, 2);
     let lease = acquire(locks, target(LockMode::Semaphore, 1, 9)).await;
     let lease = lease.expect("the caller's limit does not count");
@@ -220,21 +227,27 @@ async fn an_operator_sets_the_limit() {
     let mut other = locks.clone();
     let waits = tokio::spawn(async move { other.acquire(waits).await });
     while lock_state(&broker).await.queue_length == 0 {}
-    admin.set_lock_limit(set(2)).await.expect("a semaphore");
-    waits.await.expect("no panic").expect("it has grown");
+    setter.set_lock_limit(set(2)).await.expect("a semaphore");
+    let next = waits.await.expect("no panic").expect("it has grown");
+    let next = next.into_inner().lease.expect("OK means held");
+    assert_eq!(lock_target(&next).limit, 2, "the limit in use");
+    assert_eq!(lock_state(&broker).await.permit_usage, usage(2, 2));
     release(locks, lease).await;
     for limit in [-1, 1_001] {
-        let status = admin.set_lock_limit(set(limit)).await.expect_err("illegal");
+        let status = setter
+            .set_lock_limit(set(limit))
+            .await
+            .expect_err("illegal");
         assert_eq!(status.code(), Code::InvalidArgument);
     }
     broker.stop().await;
 }
 
 #[tokio::test]
-async fn an_operator_removes_a_limit_that_was_set_by_mistake() {
+async fn a_limit_that_was_set_by_mistake_is_removed() {
     let broker = InProcessBroker::start().await;
     let locks = &mut LockService::new(broker.channel());
-    let mut admin = AdminServiceClient::new(broker.channel());
+    let mut setter = locks.clone();
     let set = |limit| SetLockLimitRequest {
         lock: Some(LockRef {
             name: LOCK.to_owned(),
@@ -242,19 +255,19 @@ async fn an_operator_removes_a_limit_that_was_set_by_mistake() {
         }),
         limit,
     };
-    admin
+    setter
         .set_lock_limit(set(7))
         .await
         .expect("the lock is idle");
     let refused = acquire(locks, target(LockMode::Exclusive, 0, 0)).await;
     let refused = refused.expect_err("a semaphore of 7 permits");
     assert_eq!(error_reason(&refused), Some(ErrorReason::LimitMismatch));
-    let removed = admin.set_lock_limit(set(0)).await.expect("a limit is set");
+    let removed = setter.set_lock_limit(set(0)).await.expect("a limit is set");
     assert_eq!(removed.into_inner().previous_limit, 7);
     for mode in [LockMode::Exclusive, LockMode::Shared] {
         let lease = acquire(locks, target(mode, 0, 0)).await;
         let lease = lease.expect("the lock has no limit");
-        let refused = admin.set_lock_limit(set(7)).await.expect_err("in use");
+        let refused = setter.set_lock_limit(set(7)).await.expect_err("in use");
         assert_eq!(refused.code(), Code::FailedPrecondition);
         assert_eq!(error_reason(&refused), Some(ErrorReason::LimitMismatch));
         let message = refused.message();

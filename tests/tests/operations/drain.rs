@@ -211,7 +211,7 @@ async fn a_client_that_does_not_reconnect_is_disconnected_at_drain_timeout() {
 /// Sends the headers of calls without messages, on both listeners.
 async fn open_incomplete_calls(broker: &BrokerProcess) -> [RawHttp2; 2] {
     let api = "/leasehold.v1.LockService/Acquire";
-    let admin = "/leasehold.v1.AdminService/SetLockLimit";
+    let admin = "/leasehold.v1.AdminService/OpenLock";
     let mut connections = Vec::new();
     for (listener, path) in [(broker.addr(), api), (broker.admin(), admin)] {
         let raw = RawHttp2Options::new(listener)

@@ -243,7 +243,8 @@ async fn a_lock_name_does_not_forge_fields_of_audit_lines() {
         lock: lock(&free),
         limit: 2,
     };
-    operator.set_lock_limit(limit).await.expect("done");
+    let set = dora.locks.clone().set_lock_limit(limit).await;
+    set.expect("done");
     fixture.access_files.set_policy(RULES);
     until("the new rules", async || {
         let refused = send_acquire(&dora, acquire_request(NAME, REPLY_TIMEOUT))
@@ -255,7 +256,7 @@ async fn a_lock_name_does_not_forge_fields_of_audit_lines() {
     let log = fixture.broker.log();
     for (event, name) in [
         ("an operator has revoked a lease", NAME),
-        ("an operator has set a limit", &free),
+        ("a limit was set", &free),
         ("denied", NAME),
     ] {
         let line = log

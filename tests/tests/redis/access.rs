@@ -3,8 +3,8 @@
 use std::{fs, net::SocketAddr, path::PathBuf, time::Duration};
 
 use leasehold_proto::v1::{
-    ListLocksRequest, LockRef, SetLockLimitRequest, admin_service_client::AdminServiceClient,
-    hold_response::Message as Response,
+    ListLocksRequest, LockRef, SetLockLimitRequest, hold_response::Message as Response,
+    lock_service_client::LockServiceClient,
 };
 use leasehold_server::store::redis::{
     connection::RedisConfig,
@@ -249,7 +249,7 @@ async fn use_everything(deployment: &Deployment) {
     stream.release(&lease.lease_id).await;
     let response = stream.next_event().await;
     assert!(matches!(response, Response::Released(_)), "{response:?}");
-    let mut admin = AdminServiceClient::new(channel(deployment.brokers[0].admin()));
+    let mut locks = LockServiceClient::new(channel(deployment.brokers[0].addr()));
     for limit in [2, 0] {
         let lock = LockRef {
             name: "a-semaphore".to_owned(),
@@ -259,7 +259,7 @@ async fn use_everything(deployment: &Deployment) {
             lock: Some(lock),
             limit,
         };
-        admin.set_lock_limit(request).await.expect("it is set");
+        locks.set_lock_limit(request).await.expect("it is set");
     }
 }
 

@@ -4,8 +4,8 @@
 use std::{net::SocketAddr, time::Duration};
 
 use leasehold_proto::v1::{
-    ErrorReason, LockRef, SetLockLimitRequest, admin_service_client::AdminServiceClient,
-    hold_response::Message as Response,
+    ErrorReason, LockRef, SetLockLimitRequest, hold_response::Message as Response,
+    lock_service_client::LockServiceClient,
 };
 use leasehold_tests::{
     broker::process::{BrokerOptions, BrokerProcess, KEY_PREFIX},
@@ -85,12 +85,12 @@ async fn exclusive_locks_are_entered_again_and_other_kinds_are_refused() {
                 .expect_err("not exclusive"),
         );
     }
-    let mut admin = AdminServiceClient::new(channel(brokers[0].admin()));
+    let mut locks = LockServiceClient::new(channel(brokers[0].addr()));
     let lock = Some(LockRef {
         name: "a".to_owned(),
         ..LockRef::default()
     });
-    let set = admin.set_lock_limit(SetLockLimitRequest { lock, limit: 5 });
+    let set = locks.set_lock_limit(SetLockLimitRequest { lock, limit: 5 });
     is_unsupported(&set.await.expect_err("nothing has a limit"));
 
     let held = client

@@ -60,6 +60,10 @@ const REQUIRED_PERMISSIONS: &[(&str, RequiredPermission)] = &[
         RequiredPermission::EachLock(Permission::Observe),
     ),
     (
+        "LockService.SetLockLimit",
+        RequiredPermission::EachLock(Permission::SetLimit),
+    ),
+    (
         "InspectionService.GetLock",
         RequiredPermission::EachLock(Permission::Observe),
     ),
@@ -81,10 +85,6 @@ const REQUIRED_PERMISSIONS: &[(&str, RequiredPermission)] = &[
     ),
     (
         "AdminService.OpenLock",
-        RequiredPermission::EachLock(Permission::Admin),
-    ),
-    (
-        "AdminService.SetLockLimit",
         RequiredPermission::EachLock(Permission::Admin),
     ),
 ];

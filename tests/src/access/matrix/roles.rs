@@ -19,15 +19,18 @@ pub enum Permission {
     List,
     /// Permission to force-release locks.
     ForceRelease,
-    /// Permission to change the limits of locks.
+    /// Permission to set the limits of locks.
+    SetLimit,
+    /// Permission to close and open locks, and to set their limits.
     Admin,
 }
 
-pub const PERMISSIONS: [Permission; 5] = [
+pub const PERMISSIONS: [Permission; 6] = [
     Permission::Acquire,
     Permission::Observe,
     Permission::List,
     Permission::ForceRelease,
+    Permission::SetLimit,
     Permission::Admin,
 ];
 
@@ -38,6 +41,7 @@ impl fmt::Display for Permission {
             Self::Observe => "observe",
             Self::List => "list",
             Self::ForceRelease => "force_release",
+            Self::SetLimit => "set_limit",
             Self::Admin => "admin",
         })
     }
@@ -138,8 +142,14 @@ impl Role {
     /// Returns true if the role has the permission for the locks of a part.
     #[must_use]
     pub fn has_permission(&self, verb: Permission, part: LockGroup) -> bool {
+        let implied_by = match verb {
+            Permission::SetLimit => Permission::Admin,
+            _ => verb,
+        };
         let mut rights = self.permissions.iter();
-        rights.any(|(of, verbs)| *of == part && verbs.contains(&verb))
+        rights.any(|(of, verbs)| {
+            *of == part && (verbs.contains(&verb) || verbs.contains(&implied_by))
+        })
     }
 
     /// Returns true if the role has the permission for any part.

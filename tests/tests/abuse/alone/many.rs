@@ -48,7 +48,7 @@ const API: &[&str] = &[
     "/leasehold.v1.NoService/Nothing",
 ];
 const ADMIN: &[&str] = &[
-    "/leasehold.v1.AdminService/SetLockLimit",
+    "/leasehold.v1.AdminService/OpenLock",
     "/leasehold.v1.AdminService/ForceReleaseLease",
     "/grpc.health.v1.Health/Check",
     HEALTH,

@@ -13,7 +13,7 @@ use leasehold_tests::{
 };
 
 const ACQUIRE: &str = "/leasehold.v1.LockService/Acquire";
-const SET_LIMIT: &str = "/leasehold.v1.AdminService/SetLockLimit";
+const OPEN: &str = "/leasehold.v1.AdminService/OpenLock";
 /// Maximum growth of the broker's memory for all connections.
 const GROWTH_MAX_KIB: u64 = 64 << 10;
 /// Number of calls per connection.
@@ -71,7 +71,7 @@ async fn calls_of_strangers_without_their_messages_take_little_memory() {
     for _ in 0..scaled_count(64, 16) {
         for (listener, path) in [
             (fixture.broker.addr(), ACQUIRE),
-            (fixture.broker.admin(), SET_LIMIT),
+            (fixture.broker.admin(), OPEN),
         ] {
             open.push(open_calls_without_messages(listener, path).await);
             open.push(open_incomplete_messages(listener, path).await);

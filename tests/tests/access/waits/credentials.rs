@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use leasehold_proto::v1::{
     ErrorReason, Heartbeat, HoldAcquire, HoldRequest, HoldResponse, Lease, LeaseEndReason,
-    LeaseEnded, ListLocksRequest, RefreshCredential, SetLockLimitRequest, WatchLocksRequest,
-    hold_request::Message as Ask, hold_response::Message as Told,
+    LeaseEnded, ListLocksRequest, OpenLockRequest, RefreshCredential, SetLockLimitRequest,
+    WatchLocksRequest, hold_request::Message as Ask, hold_response::Message as Told,
 };
 use leasehold_tests::{
     access::{
@@ -81,9 +81,11 @@ async fn calls_without_a_valid_credential_have_no_effect() {
         assert!(
             is_unknown(async || caller.inspection.clone().list_locks(list.clone()).await).await
         );
+        let open = OpenLockRequest::default();
+        assert!(is_unknown(async || caller.admin.clone().open_lock(open.clone()).await).await);
         let limit = SetLockLimitRequest::default();
         assert!(
-            is_unknown(async || caller.admin.clone().set_lock_limit(limit.clone()).await).await
+            is_unknown(async || caller.locks.clone().set_lock_limit(limit.clone()).await).await
         );
     }
 

@@ -26,7 +26,7 @@ async fn a_call_whose_message_does_not_come_is_refused() {
     let calls = [
         (api, "/leasehold.v1.LockService/Acquire"),
         (api, "/leasehold.v1.InspectionService/ListLocks"),
-        (admin, "/leasehold.v1.AdminService/SetLockLimit"),
+        (admin, "/leasehold.v1.AdminService/OpenLock"),
         (admin, "/grpc.health.v1.Health/Check"),
     ];
     let started_at = Instant::now();

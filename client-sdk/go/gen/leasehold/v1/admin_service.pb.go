@@ -195,109 +195,6 @@ func (x *ForceReleaseLeaseResponse) GetQueueLength() int32 {
 	return 0
 }
 
-// Request of SetLockLimit.
-type SetLockLimitRequest struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Required. The semaphore.
-	Lock *LockRef `protobuf:"bytes,1,opt,name=lock,proto3" json:"lock,omitempty"`
-	// 1-1000. 0 removes the limit: once the lock is idle, callers determine the
-	// limit again. Until then the lock keeps the limit in use.
-	Limit         int32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *SetLockLimitRequest) Reset() {
-	*x = SetLockLimitRequest{}
-	mi := &file_leasehold_v1_admin_service_proto_msgTypes[2]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *SetLockLimitRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*SetLockLimitRequest) ProtoMessage() {}
-
-func (x *SetLockLimitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_admin_service_proto_msgTypes[2]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use SetLockLimitRequest.ProtoReflect.Descriptor instead.
-func (*SetLockLimitRequest) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_admin_service_proto_rawDescGZIP(), []int{2}
-}
-
-func (x *SetLockLimitRequest) GetLock() *LockRef {
-	if x != nil {
-		return x.Lock
-	}
-	return nil
-}
-
-func (x *SetLockLimitRequest) GetLimit() int32 {
-	if x != nil {
-		return x.Limit
-	}
-	return 0
-}
-
-// Response of SetLockLimit.
-type SetLockLimitResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// The limit that was in use or, after a removal, the limit that had been set.
-	// 0: there was none.
-	PreviousLimit int32 `protobuf:"varint,1,opt,name=previous_limit,json=previousLimit,proto3" json:"previous_limit,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *SetLockLimitResponse) Reset() {
-	*x = SetLockLimitResponse{}
-	mi := &file_leasehold_v1_admin_service_proto_msgTypes[3]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *SetLockLimitResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*SetLockLimitResponse) ProtoMessage() {}
-
-func (x *SetLockLimitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_admin_service_proto_msgTypes[3]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use SetLockLimitResponse.ProtoReflect.Descriptor instead.
-func (*SetLockLimitResponse) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_admin_service_proto_rawDescGZIP(), []int{3}
-}
-
-func (x *SetLockLimitResponse) GetPreviousLimit() int32 {
-	if x != nil {
-		return x.PreviousLimit
-	}
-	return 0
-}
-
 // Request of CloseLock.
 type CloseLockRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -321,7 +218,7 @@ type CloseLockRequest struct {
 
 func (x *CloseLockRequest) Reset() {
 	*x = CloseLockRequest{}
-	mi := &file_leasehold_v1_admin_service_proto_msgTypes[4]
+	mi := &file_leasehold_v1_admin_service_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -333,7 +230,7 @@ func (x *CloseLockRequest) String() string {
 func (*CloseLockRequest) ProtoMessage() {}
 
 func (x *CloseLockRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_admin_service_proto_msgTypes[4]
+	mi := &file_leasehold_v1_admin_service_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -346,7 +243,7 @@ func (x *CloseLockRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseLockRequest.ProtoReflect.Descriptor instead.
 func (*CloseLockRequest) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_admin_service_proto_rawDescGZIP(), []int{4}
+	return file_leasehold_v1_admin_service_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *CloseLockRequest) GetLock() *LockRef {
@@ -425,7 +322,7 @@ type CloseLockResponse struct {
 
 func (x *CloseLockResponse) Reset() {
 	*x = CloseLockResponse{}
-	mi := &file_leasehold_v1_admin_service_proto_msgTypes[5]
+	mi := &file_leasehold_v1_admin_service_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -437,7 +334,7 @@ func (x *CloseLockResponse) String() string {
 func (*CloseLockResponse) ProtoMessage() {}
 
 func (x *CloseLockResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_admin_service_proto_msgTypes[5]
+	mi := &file_leasehold_v1_admin_service_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -450,7 +347,7 @@ func (x *CloseLockResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseLockResponse.ProtoReflect.Descriptor instead.
 func (*CloseLockResponse) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_admin_service_proto_rawDescGZIP(), []int{5}
+	return file_leasehold_v1_admin_service_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *CloseLockResponse) GetClosure() *Closure {
@@ -471,7 +368,7 @@ type OpenLockRequest struct {
 
 func (x *OpenLockRequest) Reset() {
 	*x = OpenLockRequest{}
-	mi := &file_leasehold_v1_admin_service_proto_msgTypes[6]
+	mi := &file_leasehold_v1_admin_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -483,7 +380,7 @@ func (x *OpenLockRequest) String() string {
 func (*OpenLockRequest) ProtoMessage() {}
 
 func (x *OpenLockRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_admin_service_proto_msgTypes[6]
+	mi := &file_leasehold_v1_admin_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -496,7 +393,7 @@ func (x *OpenLockRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenLockRequest.ProtoReflect.Descriptor instead.
 func (*OpenLockRequest) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_admin_service_proto_rawDescGZIP(), []int{6}
+	return file_leasehold_v1_admin_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *OpenLockRequest) GetLock() *LockRef {
@@ -517,7 +414,7 @@ type OpenLockResponse struct {
 
 func (x *OpenLockResponse) Reset() {
 	*x = OpenLockResponse{}
-	mi := &file_leasehold_v1_admin_service_proto_msgTypes[7]
+	mi := &file_leasehold_v1_admin_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -529,7 +426,7 @@ func (x *OpenLockResponse) String() string {
 func (*OpenLockResponse) ProtoMessage() {}
 
 func (x *OpenLockResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_admin_service_proto_msgTypes[7]
+	mi := &file_leasehold_v1_admin_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -542,7 +439,7 @@ func (x *OpenLockResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenLockResponse.ProtoReflect.Descriptor instead.
 func (*OpenLockResponse) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_admin_service_proto_rawDescGZIP(), []int{7}
+	return file_leasehold_v1_admin_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *OpenLockResponse) GetClosure() *Closure {
@@ -571,12 +468,7 @@ const file_leasehold_v1_admin_service_proto_rawDesc = "" +
 	"unsafe_now\x18\b \x01(\bR\tunsafeNow\"l\n" +
 	"\x19ForceReleaseLeaseResponse\x12,\n" +
 	"\x06holder\x18\x01 \x01(\v2\x14.leasehold.v1.HolderR\x06holder\x12!\n" +
-	"\fqueue_length\x18\x02 \x01(\x05R\vqueueLength\"V\n" +
-	"\x13SetLockLimitRequest\x12)\n" +
-	"\x04lock\x18\x01 \x01(\v2\x15.leasehold.v1.LockRefR\x04lock\x12\x14\n" +
-	"\x05limit\x18\x02 \x01(\x05R\x05limit\"=\n" +
-	"\x14SetLockLimitResponse\x12%\n" +
-	"\x0eprevious_limit\x18\x01 \x01(\x05R\rpreviousLimit\"\xee\x01\n" +
+	"\fqueue_length\x18\x02 \x01(\x05R\vqueueLength\"\xee\x01\n" +
 	"\x10CloseLockRequest\x12)\n" +
 	"\x04lock\x18\x01 \x01(\v2\x15.leasehold.v1.LockRefR\x04lock\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12;\n" +
@@ -590,10 +482,9 @@ const file_leasehold_v1_admin_service_proto_rawDesc = "" +
 	"\x0fOpenLockRequest\x12)\n" +
 	"\x04lock\x18\x01 \x01(\v2\x15.leasehold.v1.LockRefR\x04lock\"C\n" +
 	"\x10OpenLockResponse\x12/\n" +
-	"\aclosure\x18\x01 \x01(\v2\x15.leasehold.v1.ClosureR\aclosure2\xe4\x02\n" +
+	"\aclosure\x18\x01 \x01(\v2\x15.leasehold.v1.ClosureR\aclosure2\x8d\x02\n" +
 	"\fAdminService\x12d\n" +
-	"\x11ForceReleaseLease\x12&.leasehold.v1.ForceReleaseLeaseRequest\x1a'.leasehold.v1.ForceReleaseLeaseResponse\x12U\n" +
-	"\fSetLockLimit\x12!.leasehold.v1.SetLockLimitRequest\x1a\".leasehold.v1.SetLockLimitResponse\x12L\n" +
+	"\x11ForceReleaseLease\x12&.leasehold.v1.ForceReleaseLeaseRequest\x1a'.leasehold.v1.ForceReleaseLeaseResponse\x12L\n" +
 	"\tCloseLock\x12\x1e.leasehold.v1.CloseLockRequest\x1a\x1f.leasehold.v1.CloseLockResponse\x12I\n" +
 	"\bOpenLock\x12\x1d.leasehold.v1.OpenLockRequest\x1a\x1e.leasehold.v1.OpenLockResponseBW\n" +
 	"\x10dev.leasehold.v1B\x11AdminServiceProtoP\x01Z.leasehold.dev/sdk/gen/leasehold/v1;leaseholdv1b\x06proto3"
@@ -610,47 +501,42 @@ func file_leasehold_v1_admin_service_proto_rawDescGZIP() []byte {
 	return file_leasehold_v1_admin_service_proto_rawDescData
 }
 
-var file_leasehold_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_leasehold_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_leasehold_v1_admin_service_proto_goTypes = []any{
 	(*ForceReleaseLeaseRequest)(nil),  // 0: leasehold.v1.ForceReleaseLeaseRequest
 	(*ForceReleaseLeaseResponse)(nil), // 1: leasehold.v1.ForceReleaseLeaseResponse
-	(*SetLockLimitRequest)(nil),       // 2: leasehold.v1.SetLockLimitRequest
-	(*SetLockLimitResponse)(nil),      // 3: leasehold.v1.SetLockLimitResponse
-	(*CloseLockRequest)(nil),          // 4: leasehold.v1.CloseLockRequest
-	(*CloseLockResponse)(nil),         // 5: leasehold.v1.CloseLockResponse
-	(*OpenLockRequest)(nil),           // 6: leasehold.v1.OpenLockRequest
-	(*OpenLockResponse)(nil),          // 7: leasehold.v1.OpenLockResponse
-	(*durationpb.Duration)(nil),       // 8: google.protobuf.Duration
-	(*LockRef)(nil),                   // 9: leasehold.v1.LockRef
-	(*Holder)(nil),                    // 10: leasehold.v1.Holder
-	(*timestamppb.Timestamp)(nil),     // 11: google.protobuf.Timestamp
-	(*Closure)(nil),                   // 12: leasehold.v1.Closure
+	(*CloseLockRequest)(nil),          // 2: leasehold.v1.CloseLockRequest
+	(*CloseLockResponse)(nil),         // 3: leasehold.v1.CloseLockResponse
+	(*OpenLockRequest)(nil),           // 4: leasehold.v1.OpenLockRequest
+	(*OpenLockResponse)(nil),          // 5: leasehold.v1.OpenLockResponse
+	(*durationpb.Duration)(nil),       // 6: google.protobuf.Duration
+	(*LockRef)(nil),                   // 7: leasehold.v1.LockRef
+	(*Holder)(nil),                    // 8: leasehold.v1.Holder
+	(*timestamppb.Timestamp)(nil),     // 9: google.protobuf.Timestamp
+	(*Closure)(nil),                   // 10: leasehold.v1.Closure
 }
 var file_leasehold_v1_admin_service_proto_depIdxs = []int32{
-	8,  // 0: leasehold.v1.ForceReleaseLeaseRequest.grace:type_name -> google.protobuf.Duration
-	8,  // 1: leasehold.v1.ForceReleaseLeaseRequest.lock_delay:type_name -> google.protobuf.Duration
-	9,  // 2: leasehold.v1.ForceReleaseLeaseRequest.lock:type_name -> leasehold.v1.LockRef
-	10, // 3: leasehold.v1.ForceReleaseLeaseResponse.holder:type_name -> leasehold.v1.Holder
-	9,  // 4: leasehold.v1.SetLockLimitRequest.lock:type_name -> leasehold.v1.LockRef
-	9,  // 5: leasehold.v1.CloseLockRequest.lock:type_name -> leasehold.v1.LockRef
-	11, // 6: leasehold.v1.CloseLockRequest.until_time:type_name -> google.protobuf.Timestamp
-	8,  // 7: leasehold.v1.CloseLockRequest.duration:type_name -> google.protobuf.Duration
-	12, // 8: leasehold.v1.CloseLockResponse.closure:type_name -> leasehold.v1.Closure
-	9,  // 9: leasehold.v1.OpenLockRequest.lock:type_name -> leasehold.v1.LockRef
-	12, // 10: leasehold.v1.OpenLockResponse.closure:type_name -> leasehold.v1.Closure
-	0,  // 11: leasehold.v1.AdminService.ForceReleaseLease:input_type -> leasehold.v1.ForceReleaseLeaseRequest
-	2,  // 12: leasehold.v1.AdminService.SetLockLimit:input_type -> leasehold.v1.SetLockLimitRequest
-	4,  // 13: leasehold.v1.AdminService.CloseLock:input_type -> leasehold.v1.CloseLockRequest
-	6,  // 14: leasehold.v1.AdminService.OpenLock:input_type -> leasehold.v1.OpenLockRequest
-	1,  // 15: leasehold.v1.AdminService.ForceReleaseLease:output_type -> leasehold.v1.ForceReleaseLeaseResponse
-	3,  // 16: leasehold.v1.AdminService.SetLockLimit:output_type -> leasehold.v1.SetLockLimitResponse
-	5,  // 17: leasehold.v1.AdminService.CloseLock:output_type -> leasehold.v1.CloseLockResponse
-	7,  // 18: leasehold.v1.AdminService.OpenLock:output_type -> leasehold.v1.OpenLockResponse
-	15, // [15:19] is the sub-list for method output_type
-	11, // [11:15] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	6,  // 0: leasehold.v1.ForceReleaseLeaseRequest.grace:type_name -> google.protobuf.Duration
+	6,  // 1: leasehold.v1.ForceReleaseLeaseRequest.lock_delay:type_name -> google.protobuf.Duration
+	7,  // 2: leasehold.v1.ForceReleaseLeaseRequest.lock:type_name -> leasehold.v1.LockRef
+	8,  // 3: leasehold.v1.ForceReleaseLeaseResponse.holder:type_name -> leasehold.v1.Holder
+	7,  // 4: leasehold.v1.CloseLockRequest.lock:type_name -> leasehold.v1.LockRef
+	9,  // 5: leasehold.v1.CloseLockRequest.until_time:type_name -> google.protobuf.Timestamp
+	6,  // 6: leasehold.v1.CloseLockRequest.duration:type_name -> google.protobuf.Duration
+	10, // 7: leasehold.v1.CloseLockResponse.closure:type_name -> leasehold.v1.Closure
+	7,  // 8: leasehold.v1.OpenLockRequest.lock:type_name -> leasehold.v1.LockRef
+	10, // 9: leasehold.v1.OpenLockResponse.closure:type_name -> leasehold.v1.Closure
+	0,  // 10: leasehold.v1.AdminService.ForceReleaseLease:input_type -> leasehold.v1.ForceReleaseLeaseRequest
+	2,  // 11: leasehold.v1.AdminService.CloseLock:input_type -> leasehold.v1.CloseLockRequest
+	4,  // 12: leasehold.v1.AdminService.OpenLock:input_type -> leasehold.v1.OpenLockRequest
+	1,  // 13: leasehold.v1.AdminService.ForceReleaseLease:output_type -> leasehold.v1.ForceReleaseLeaseResponse
+	3,  // 14: leasehold.v1.AdminService.CloseLock:output_type -> leasehold.v1.CloseLockResponse
+	5,  // 15: leasehold.v1.AdminService.OpenLock:output_type -> leasehold.v1.OpenLockResponse
+	13, // [13:16] is the sub-list for method output_type
+	10, // [10:13] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_leasehold_v1_admin_service_proto_init() }
@@ -659,7 +545,7 @@ func file_leasehold_v1_admin_service_proto_init() {
 		return
 	}
 	file_leasehold_v1_types_proto_init()
-	file_leasehold_v1_admin_service_proto_msgTypes[4].OneofWrappers = []any{
+	file_leasehold_v1_admin_service_proto_msgTypes[2].OneofWrappers = []any{
 		(*CloseLockRequest_UntilTime)(nil),
 		(*CloseLockRequest_Duration)(nil),
 	}
@@ -669,7 +555,7 @@ func file_leasehold_v1_admin_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_leasehold_v1_admin_service_proto_rawDesc), len(file_leasehold_v1_admin_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

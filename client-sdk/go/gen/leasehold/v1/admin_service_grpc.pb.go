@@ -22,7 +22,6 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	AdminService_ForceReleaseLease_FullMethodName = "/leasehold.v1.AdminService/ForceReleaseLease"
-	AdminService_SetLockLimit_FullMethodName      = "/leasehold.v1.AdminService/SetLockLimit"
 	AdminService_CloseLock_FullMethodName         = "/leasehold.v1.AdminService/CloseLock"
 	AdminService_OpenLock_FullMethodName          = "/leasehold.v1.AdminService/OpenLock"
 )
@@ -31,17 +30,10 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Revokes leases, sets limits of semaphores, and closes and opens locks.
+// Revokes leases, and closes and opens locks.
 type AdminServiceClient interface {
 	// Revokes a lease of another caller.
 	ForceReleaseLease(ctx context.Context, in *ForceReleaseLeaseRequest, opts ...grpc.CallOption) (*ForceReleaseLeaseResponse, error)
-	// Sets or removes the limit of a semaphore. A set limit stays in the record
-	// and overrides the limits that callers send. Lowering the limit stops grants
-	// until enough permits are released; waiters that request more than the new
-	// limit fail with LIMIT_MISMATCH. For a lock that is held or waited for as an
-	// exclusive or shared lock the call fails with
-	// FAILED_PRECONDITION/LIMIT_MISMATCH.
-	SetLockLimit(ctx context.Context, in *SetLockLimitRequest, opts ...grpc.CallOption) (*SetLockLimitResponse, error)
 	// Closes a lock until a time: nothing new is granted from now on. Holders keep
 	// the lock, and waiters keep their places in the queue. A lock that is closed
 	// for longer already stays so; to shorten a closure, open the lock and close
@@ -64,16 +56,6 @@ func (c *adminServiceClient) ForceReleaseLease(ctx context.Context, in *ForceRel
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ForceReleaseLeaseResponse)
 	err := c.cc.Invoke(ctx, AdminService_ForceReleaseLease_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *adminServiceClient) SetLockLimit(ctx context.Context, in *SetLockLimitRequest, opts ...grpc.CallOption) (*SetLockLimitResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(SetLockLimitResponse)
-	err := c.cc.Invoke(ctx, AdminService_SetLockLimit_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -104,17 +86,10 @@ func (c *adminServiceClient) OpenLock(ctx context.Context, in *OpenLockRequest, 
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
 //
-// Revokes leases, sets limits of semaphores, and closes and opens locks.
+// Revokes leases, and closes and opens locks.
 type AdminServiceServer interface {
 	// Revokes a lease of another caller.
 	ForceReleaseLease(context.Context, *ForceReleaseLeaseRequest) (*ForceReleaseLeaseResponse, error)
-	// Sets or removes the limit of a semaphore. A set limit stays in the record
-	// and overrides the limits that callers send. Lowering the limit stops grants
-	// until enough permits are released; waiters that request more than the new
-	// limit fail with LIMIT_MISMATCH. For a lock that is held or waited for as an
-	// exclusive or shared lock the call fails with
-	// FAILED_PRECONDITION/LIMIT_MISMATCH.
-	SetLockLimit(context.Context, *SetLockLimitRequest) (*SetLockLimitResponse, error)
 	// Closes a lock until a time: nothing new is granted from now on. Holders keep
 	// the lock, and waiters keep their places in the queue. A lock that is closed
 	// for longer already stays so; to shorten a closure, open the lock and close
@@ -135,9 +110,6 @@ type UnimplementedAdminServiceServer struct{}
 
 func (UnimplementedAdminServiceServer) ForceReleaseLease(context.Context, *ForceReleaseLeaseRequest) (*ForceReleaseLeaseResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ForceReleaseLease not implemented")
-}
-func (UnimplementedAdminServiceServer) SetLockLimit(context.Context, *SetLockLimitRequest) (*SetLockLimitResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method SetLockLimit not implemented")
 }
 func (UnimplementedAdminServiceServer) CloseLock(context.Context, *CloseLockRequest) (*CloseLockResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CloseLock not implemented")
@@ -180,24 +152,6 @@ func _AdminService_ForceReleaseLease_Handler(srv interface{}, ctx context.Contex
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(AdminServiceServer).ForceReleaseLease(ctx, req.(*ForceReleaseLeaseRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _AdminService_SetLockLimit_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(SetLockLimitRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(AdminServiceServer).SetLockLimit(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: AdminService_SetLockLimit_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(AdminServiceServer).SetLockLimit(ctx, req.(*SetLockLimitRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -248,10 +202,6 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ForceReleaseLease",
 			Handler:    _AdminService_ForceReleaseLease_Handler,
-		},
-		{
-			MethodName: "SetLockLimit",
-			Handler:    _AdminService_SetLockLimit_Handler,
 		},
 		{
 			MethodName: "CloseLock",

@@ -36,6 +36,8 @@ const (
 	Lock_STATE_GRANTING Lock_State = 2
 	// The lock has no holder and is closed: see Lock.closure.
 	Lock_STATE_CLOSED Lock_State = 3
+	// The lock is free and has no waiters. It is shown because its limit is set.
+	Lock_STATE_FREE Lock_State = 4
 )
 
 // Enum value maps for Lock_State.
@@ -45,12 +47,14 @@ var (
 		1: "STATE_HELD",
 		2: "STATE_GRANTING",
 		3: "STATE_CLOSED",
+		4: "STATE_FREE",
 	}
 	Lock_State_value = map[string]int32{
 		"STATE_UNSPECIFIED": 0,
 		"STATE_HELD":        1,
 		"STATE_GRANTING":    2,
 		"STATE_CLOSED":      3,
+		"STATE_FREE":        4,
 	}
 )
 
@@ -103,8 +107,8 @@ const (
 	WatchLocksResponse_EVENT_TYPE_GAP WatchLocksResponse_EventType = 7
 	// No change; contains a newer resume_token.
 	WatchLocksResponse_EVENT_TYPE_BOOKMARK WatchLocksResponse_EventType = 8
-	// The lock was closed, or is closed for longer than before. The end of the
-	// period has no event of its own.
+	// The lock was closed, or is closed for longer than before. No event is sent
+	// when the period ends.
 	WatchLocksResponse_EVENT_TYPE_CLOSED WatchLocksResponse_EventType = 9
 	// An operator opened the lock before the end of the period.
 	WatchLocksResponse_EVENT_TYPE_OPENED WatchLocksResponse_EventType = 10
@@ -164,7 +168,7 @@ func (x WatchLocksResponse_EventType) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WatchLocksResponse_EventType.Descriptor instead.
 func (WatchLocksResponse_EventType) EnumDescriptor() ([]byte, []int) {
-	return file_leasehold_v1_inspection_service_proto_rawDescGZIP(), []int{6, 0}
+	return file_leasehold_v1_inspection_service_proto_rawDescGZIP(), []int{7, 0}
 }
 
 // A lock with its holders and waiters, as read by the broker.
@@ -186,7 +190,9 @@ type Lock struct {
 	HolderCount int32 `protobuf:"varint,7,opt,name=holder_count,json=holderCount,proto3" json:"holder_count,omitempty"`
 	// Set if the lock is closed. A lock with holders is also closed if nothing new
 	// is granted when they leave.
-	Closure       *Closure `protobuf:"bytes,8,opt,name=closure,proto3" json:"closure,omitempty"`
+	Closure *Closure `protobuf:"bytes,8,opt,name=closure,proto3" json:"closure,omitempty"`
+	// Set for a semaphore that has holders or waiters, or a set limit.
+	PermitUsage   *PermitUsage `protobuf:"bytes,9,opt,name=permit_usage,json=permitUsage,proto3" json:"permit_usage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -277,6 +283,79 @@ func (x *Lock) GetClosure() *Closure {
 	return nil
 }
 
+func (x *Lock) GetPermitUsage() *PermitUsage {
+	if x != nil {
+		return x.PermitUsage
+	}
+	return nil
+}
+
+// The limit of a semaphore, and the permits in use.
+type PermitUsage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The limit in use.
+	Limit int32 `protobuf:"varint,1,opt,name=limit,proto3" json:"limit,omitempty"`
+	// The permits that the holders have. More than the limit if it was lowered
+	// while they were held.
+	Used int32 `protobuf:"varint,2,opt,name=used,proto3" json:"used,omitempty"`
+	// True if the limit was set with SetLockLimit: callers follow it, whatever
+	// limit they send. False if it is the limit of the present callers.
+	IsLimitSet    bool `protobuf:"varint,3,opt,name=is_limit_set,json=isLimitSet,proto3" json:"is_limit_set,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PermitUsage) Reset() {
+	*x = PermitUsage{}
+	mi := &file_leasehold_v1_inspection_service_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PermitUsage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PermitUsage) ProtoMessage() {}
+
+func (x *PermitUsage) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_inspection_service_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PermitUsage.ProtoReflect.Descriptor instead.
+func (*PermitUsage) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_inspection_service_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *PermitUsage) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *PermitUsage) GetUsed() int32 {
+	if x != nil {
+		return x.Used
+	}
+	return 0
+}
+
+func (x *PermitUsage) GetIsLimitSet() bool {
+	if x != nil {
+		return x.IsLimitSet
+	}
+	return false
+}
+
 // Request of GetLock.
 type GetLockRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -290,7 +369,7 @@ type GetLockRequest struct {
 
 func (x *GetLockRequest) Reset() {
 	*x = GetLockRequest{}
-	mi := &file_leasehold_v1_inspection_service_proto_msgTypes[1]
+	mi := &file_leasehold_v1_inspection_service_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -302,7 +381,7 @@ func (x *GetLockRequest) String() string {
 func (*GetLockRequest) ProtoMessage() {}
 
 func (x *GetLockRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_inspection_service_proto_msgTypes[1]
+	mi := &file_leasehold_v1_inspection_service_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -315,7 +394,7 @@ func (x *GetLockRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLockRequest.ProtoReflect.Descriptor instead.
 func (*GetLockRequest) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_inspection_service_proto_rawDescGZIP(), []int{1}
+	return file_leasehold_v1_inspection_service_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *GetLockRequest) GetNamespace() string {
@@ -343,7 +422,7 @@ type GetLockResponse struct {
 
 func (x *GetLockResponse) Reset() {
 	*x = GetLockResponse{}
-	mi := &file_leasehold_v1_inspection_service_proto_msgTypes[2]
+	mi := &file_leasehold_v1_inspection_service_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -355,7 +434,7 @@ func (x *GetLockResponse) String() string {
 func (*GetLockResponse) ProtoMessage() {}
 
 func (x *GetLockResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_inspection_service_proto_msgTypes[2]
+	mi := &file_leasehold_v1_inspection_service_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -368,7 +447,7 @@ func (x *GetLockResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLockResponse.ProtoReflect.Descriptor instead.
 func (*GetLockResponse) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_inspection_service_proto_rawDescGZIP(), []int{2}
+	return file_leasehold_v1_inspection_service_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *GetLockResponse) GetLock() *Lock {
@@ -400,7 +479,7 @@ type ListLocksRequest struct {
 
 func (x *ListLocksRequest) Reset() {
 	*x = ListLocksRequest{}
-	mi := &file_leasehold_v1_inspection_service_proto_msgTypes[3]
+	mi := &file_leasehold_v1_inspection_service_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -412,7 +491,7 @@ func (x *ListLocksRequest) String() string {
 func (*ListLocksRequest) ProtoMessage() {}
 
 func (x *ListLocksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_inspection_service_proto_msgTypes[3]
+	mi := &file_leasehold_v1_inspection_service_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -425,7 +504,7 @@ func (x *ListLocksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLocksRequest.ProtoReflect.Descriptor instead.
 func (*ListLocksRequest) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_inspection_service_proto_rawDescGZIP(), []int{3}
+	return file_leasehold_v1_inspection_service_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ListLocksRequest) GetNamespace() string {
@@ -481,7 +560,7 @@ type ListLocksResponse struct {
 
 func (x *ListLocksResponse) Reset() {
 	*x = ListLocksResponse{}
-	mi := &file_leasehold_v1_inspection_service_proto_msgTypes[4]
+	mi := &file_leasehold_v1_inspection_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -493,7 +572,7 @@ func (x *ListLocksResponse) String() string {
 func (*ListLocksResponse) ProtoMessage() {}
 
 func (x *ListLocksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_inspection_service_proto_msgTypes[4]
+	mi := &file_leasehold_v1_inspection_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -506,7 +585,7 @@ func (x *ListLocksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLocksResponse.ProtoReflect.Descriptor instead.
 func (*ListLocksResponse) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_inspection_service_proto_rawDescGZIP(), []int{4}
+	return file_leasehold_v1_inspection_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ListLocksResponse) GetLocks() []*Lock {
@@ -539,7 +618,7 @@ type WatchLocksRequest struct {
 
 func (x *WatchLocksRequest) Reset() {
 	*x = WatchLocksRequest{}
-	mi := &file_leasehold_v1_inspection_service_proto_msgTypes[5]
+	mi := &file_leasehold_v1_inspection_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -551,7 +630,7 @@ func (x *WatchLocksRequest) String() string {
 func (*WatchLocksRequest) ProtoMessage() {}
 
 func (x *WatchLocksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_inspection_service_proto_msgTypes[5]
+	mi := &file_leasehold_v1_inspection_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -564,7 +643,7 @@ func (x *WatchLocksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchLocksRequest.ProtoReflect.Descriptor instead.
 func (*WatchLocksRequest) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_inspection_service_proto_rawDescGZIP(), []int{5}
+	return file_leasehold_v1_inspection_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *WatchLocksRequest) GetNamespace() string {
@@ -607,7 +686,7 @@ type WatchLocksResponse struct {
 
 func (x *WatchLocksResponse) Reset() {
 	*x = WatchLocksResponse{}
-	mi := &file_leasehold_v1_inspection_service_proto_msgTypes[6]
+	mi := &file_leasehold_v1_inspection_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -619,7 +698,7 @@ func (x *WatchLocksResponse) String() string {
 func (*WatchLocksResponse) ProtoMessage() {}
 
 func (x *WatchLocksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_inspection_service_proto_msgTypes[6]
+	mi := &file_leasehold_v1_inspection_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -632,7 +711,7 @@ func (x *WatchLocksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchLocksResponse.ProtoReflect.Descriptor instead.
 func (*WatchLocksResponse) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_inspection_service_proto_rawDescGZIP(), []int{6}
+	return file_leasehold_v1_inspection_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *WatchLocksResponse) GetType() WatchLocksResponse_EventType {
@@ -667,7 +746,7 @@ var File_leasehold_v1_inspection_service_proto protoreflect.FileDescriptor
 
 const file_leasehold_v1_inspection_service_proto_rawDesc = "" +
 	"\n" +
-	"%leasehold/v1/inspection_service.proto\x12\fleasehold.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18leasehold/v1/types.proto\"\xc3\x03\n" +
+	"%leasehold/v1/inspection_service.proto\x12\fleasehold.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18leasehold/v1/types.proto\"\x91\x04\n" +
 	"\x04Lock\x120\n" +
 	"\x06target\x18\x01 \x01(\v2\x18.leasehold.v1.LockTargetR\x06target\x12.\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x18.leasehold.v1.Lock.StateR\x05state\x12.\n" +
@@ -676,13 +755,21 @@ const file_leasehold_v1_inspection_service_proto_rawDesc = "" +
 	"\fqueue_length\x18\x05 \x01(\x05R\vqueueLength\x12,\n" +
 	"\x12last_fencing_token\x18\x06 \x01(\x03R\x10lastFencingToken\x12!\n" +
 	"\fholder_count\x18\a \x01(\x05R\vholderCount\x12/\n" +
-	"\aclosure\x18\b \x01(\v2\x15.leasehold.v1.ClosureR\aclosure\"T\n" +
+	"\aclosure\x18\b \x01(\v2\x15.leasehold.v1.ClosureR\aclosure\x12<\n" +
+	"\fpermit_usage\x18\t \x01(\v2\x19.leasehold.v1.PermitUsageR\vpermitUsage\"d\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
 	"STATE_HELD\x10\x01\x12\x12\n" +
 	"\x0eSTATE_GRANTING\x10\x02\x12\x10\n" +
-	"\fSTATE_CLOSED\x10\x03\"B\n" +
+	"\fSTATE_CLOSED\x10\x03\x12\x0e\n" +
+	"\n" +
+	"STATE_FREE\x10\x04\"Y\n" +
+	"\vPermitUsage\x12\x14\n" +
+	"\x05limit\x18\x01 \x01(\x05R\x05limit\x12\x12\n" +
+	"\x04used\x18\x02 \x01(\x05R\x04used\x12 \n" +
+	"\fis_limit_set\x18\x03 \x01(\bR\n" +
+	"isLimitSet\"B\n" +
 	"\x0eGetLockRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\"9\n" +
@@ -743,44 +830,46 @@ func file_leasehold_v1_inspection_service_proto_rawDescGZIP() []byte {
 }
 
 var file_leasehold_v1_inspection_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_leasehold_v1_inspection_service_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_leasehold_v1_inspection_service_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_leasehold_v1_inspection_service_proto_goTypes = []any{
 	(Lock_State)(0),                   // 0: leasehold.v1.Lock.State
 	(WatchLocksResponse_EventType)(0), // 1: leasehold.v1.WatchLocksResponse.EventType
 	(*Lock)(nil),                      // 2: leasehold.v1.Lock
-	(*GetLockRequest)(nil),            // 3: leasehold.v1.GetLockRequest
-	(*GetLockResponse)(nil),           // 4: leasehold.v1.GetLockResponse
-	(*ListLocksRequest)(nil),          // 5: leasehold.v1.ListLocksRequest
-	(*ListLocksResponse)(nil),         // 6: leasehold.v1.ListLocksResponse
-	(*WatchLocksRequest)(nil),         // 7: leasehold.v1.WatchLocksRequest
-	(*WatchLocksResponse)(nil),        // 8: leasehold.v1.WatchLocksResponse
-	(*LockTarget)(nil),                // 9: leasehold.v1.LockTarget
-	(*Holder)(nil),                    // 10: leasehold.v1.Holder
-	(*Closure)(nil),                   // 11: leasehold.v1.Closure
-	(*timestamppb.Timestamp)(nil),     // 12: google.protobuf.Timestamp
+	(*PermitUsage)(nil),               // 3: leasehold.v1.PermitUsage
+	(*GetLockRequest)(nil),            // 4: leasehold.v1.GetLockRequest
+	(*GetLockResponse)(nil),           // 5: leasehold.v1.GetLockResponse
+	(*ListLocksRequest)(nil),          // 6: leasehold.v1.ListLocksRequest
+	(*ListLocksResponse)(nil),         // 7: leasehold.v1.ListLocksResponse
+	(*WatchLocksRequest)(nil),         // 8: leasehold.v1.WatchLocksRequest
+	(*WatchLocksResponse)(nil),        // 9: leasehold.v1.WatchLocksResponse
+	(*LockTarget)(nil),                // 10: leasehold.v1.LockTarget
+	(*Holder)(nil),                    // 11: leasehold.v1.Holder
+	(*Closure)(nil),                   // 12: leasehold.v1.Closure
+	(*timestamppb.Timestamp)(nil),     // 13: google.protobuf.Timestamp
 }
 var file_leasehold_v1_inspection_service_proto_depIdxs = []int32{
-	9,  // 0: leasehold.v1.Lock.target:type_name -> leasehold.v1.LockTarget
+	10, // 0: leasehold.v1.Lock.target:type_name -> leasehold.v1.LockTarget
 	0,  // 1: leasehold.v1.Lock.state:type_name -> leasehold.v1.Lock.State
-	10, // 2: leasehold.v1.Lock.holders:type_name -> leasehold.v1.Holder
-	10, // 3: leasehold.v1.Lock.waiters:type_name -> leasehold.v1.Holder
-	11, // 4: leasehold.v1.Lock.closure:type_name -> leasehold.v1.Closure
-	2,  // 5: leasehold.v1.GetLockResponse.lock:type_name -> leasehold.v1.Lock
-	2,  // 6: leasehold.v1.ListLocksResponse.locks:type_name -> leasehold.v1.Lock
-	1,  // 7: leasehold.v1.WatchLocksResponse.type:type_name -> leasehold.v1.WatchLocksResponse.EventType
-	10, // 8: leasehold.v1.WatchLocksResponse.subject:type_name -> leasehold.v1.Holder
-	12, // 9: leasehold.v1.WatchLocksResponse.event_time:type_name -> google.protobuf.Timestamp
-	3,  // 10: leasehold.v1.InspectionService.GetLock:input_type -> leasehold.v1.GetLockRequest
-	5,  // 11: leasehold.v1.InspectionService.ListLocks:input_type -> leasehold.v1.ListLocksRequest
-	7,  // 12: leasehold.v1.InspectionService.WatchLocks:input_type -> leasehold.v1.WatchLocksRequest
-	4,  // 13: leasehold.v1.InspectionService.GetLock:output_type -> leasehold.v1.GetLockResponse
-	6,  // 14: leasehold.v1.InspectionService.ListLocks:output_type -> leasehold.v1.ListLocksResponse
-	8,  // 15: leasehold.v1.InspectionService.WatchLocks:output_type -> leasehold.v1.WatchLocksResponse
-	13, // [13:16] is the sub-list for method output_type
-	10, // [10:13] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	11, // 2: leasehold.v1.Lock.holders:type_name -> leasehold.v1.Holder
+	11, // 3: leasehold.v1.Lock.waiters:type_name -> leasehold.v1.Holder
+	12, // 4: leasehold.v1.Lock.closure:type_name -> leasehold.v1.Closure
+	3,  // 5: leasehold.v1.Lock.permit_usage:type_name -> leasehold.v1.PermitUsage
+	2,  // 6: leasehold.v1.GetLockResponse.lock:type_name -> leasehold.v1.Lock
+	2,  // 7: leasehold.v1.ListLocksResponse.locks:type_name -> leasehold.v1.Lock
+	1,  // 8: leasehold.v1.WatchLocksResponse.type:type_name -> leasehold.v1.WatchLocksResponse.EventType
+	11, // 9: leasehold.v1.WatchLocksResponse.subject:type_name -> leasehold.v1.Holder
+	13, // 10: leasehold.v1.WatchLocksResponse.event_time:type_name -> google.protobuf.Timestamp
+	4,  // 11: leasehold.v1.InspectionService.GetLock:input_type -> leasehold.v1.GetLockRequest
+	6,  // 12: leasehold.v1.InspectionService.ListLocks:input_type -> leasehold.v1.ListLocksRequest
+	8,  // 13: leasehold.v1.InspectionService.WatchLocks:input_type -> leasehold.v1.WatchLocksRequest
+	5,  // 14: leasehold.v1.InspectionService.GetLock:output_type -> leasehold.v1.GetLockResponse
+	7,  // 15: leasehold.v1.InspectionService.ListLocks:output_type -> leasehold.v1.ListLocksResponse
+	9,  // 16: leasehold.v1.InspectionService.WatchLocks:output_type -> leasehold.v1.WatchLocksResponse
+	14, // [14:17] is the sub-list for method output_type
+	11, // [11:14] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_leasehold_v1_inspection_service_proto_init() }
@@ -795,7 +884,7 @@ func file_leasehold_v1_inspection_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_leasehold_v1_inspection_service_proto_rawDesc), len(file_leasehold_v1_inspection_service_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   7,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

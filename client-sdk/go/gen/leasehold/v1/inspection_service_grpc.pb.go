@@ -32,10 +32,10 @@ const (
 //
 // Reads locks, holders and queues, and streams their changes.
 type InspectionServiceClient interface {
-	// Returns one lock. NOT_FOUND if the lock has neither holders nor waiters, and
-	// is not closed.
+	// Returns one lock. NOT_FOUND if the lock has neither holders nor waiters, is
+	// not closed, and has no set limit.
 	GetLock(ctx context.Context, in *GetLockRequest, opts ...grpc.CallOption) (*GetLockResponse, error)
-	// Lists locks that are held, waited for, or closed.
+	// Lists locks that are held, waited for, or closed, or have a set limit.
 	ListLocks(ctx context.Context, in *ListLocksRequest, opts ...grpc.CallOption) (*ListLocksResponse, error)
 	// Streams changes of locks as they happen. Changes may be missed: a GAP event
 	// reports this, and they are not sent again. A watch ends with OK after
@@ -98,10 +98,10 @@ type InspectionService_WatchLocksClient = grpc.ServerStreamingClient[WatchLocksR
 //
 // Reads locks, holders and queues, and streams their changes.
 type InspectionServiceServer interface {
-	// Returns one lock. NOT_FOUND if the lock has neither holders nor waiters, and
-	// is not closed.
+	// Returns one lock. NOT_FOUND if the lock has neither holders nor waiters, is
+	// not closed, and has no set limit.
 	GetLock(context.Context, *GetLockRequest) (*GetLockResponse, error)
-	// Lists locks that are held, waited for, or closed.
+	// Lists locks that are held, waited for, or closed, or have a set limit.
 	ListLocks(context.Context, *ListLocksRequest) (*ListLocksResponse, error)
 	// Streams changes of locks as they happen. Changes may be missed: a GAP event
 	// reports this, and they are not sent again. A watch ends with OK after

@@ -2426,6 +2426,109 @@ func (x *CheckFencingTokenResponse) GetRemaining() *durationpb.Duration {
 	return nil
 }
 
+// Request of SetLockLimit.
+type SetLockLimitRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Required. The semaphore.
+	Lock *LockRef `protobuf:"bytes,1,opt,name=lock,proto3" json:"lock,omitempty"`
+	// 1-1000. 0 removes the limit: once the lock is idle, callers determine the
+	// limit again. Until then the lock keeps the limit in use.
+	Limit         int32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetLockLimitRequest) Reset() {
+	*x = SetLockLimitRequest{}
+	mi := &file_leasehold_v1_lock_service_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetLockLimitRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetLockLimitRequest) ProtoMessage() {}
+
+func (x *SetLockLimitRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_lock_service_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetLockLimitRequest.ProtoReflect.Descriptor instead.
+func (*SetLockLimitRequest) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_lock_service_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *SetLockLimitRequest) GetLock() *LockRef {
+	if x != nil {
+		return x.Lock
+	}
+	return nil
+}
+
+func (x *SetLockLimitRequest) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+// Response of SetLockLimit.
+type SetLockLimitResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The limit that was in use or, after a removal, the limit that had been set.
+	// 0: there was none.
+	PreviousLimit int32 `protobuf:"varint,1,opt,name=previous_limit,json=previousLimit,proto3" json:"previous_limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetLockLimitResponse) Reset() {
+	*x = SetLockLimitResponse{}
+	mi := &file_leasehold_v1_lock_service_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetLockLimitResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetLockLimitResponse) ProtoMessage() {}
+
+func (x *SetLockLimitResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_lock_service_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetLockLimitResponse.ProtoReflect.Descriptor instead.
+func (*SetLockLimitResponse) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_lock_service_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *SetLockLimitResponse) GetPreviousLimit() int32 {
+	if x != nil {
+		return x.PreviousLimit
+	}
+	return 0
+}
+
 var File_leasehold_v1_lock_service_proto protoreflect.FileDescriptor
 
 const file_leasehold_v1_lock_service_proto_rawDesc = "" +
@@ -2586,7 +2689,12 @@ const file_leasehold_v1_lock_service_proto_rawDesc = "" +
 	"\x04lock\x18\x01 \x01(\v2\x15.leasehold.v1.LockRefR\x04lock\x12#\n" +
 	"\rfencing_token\x18\x02 \x01(\x03R\ffencingToken\"T\n" +
 	"\x19CheckFencingTokenResponse\x127\n" +
-	"\tremaining\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\tremaining2\xde\x03\n" +
+	"\tremaining\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\tremaining\"V\n" +
+	"\x13SetLockLimitRequest\x12)\n" +
+	"\x04lock\x18\x01 \x01(\v2\x15.leasehold.v1.LockRefR\x04lock\x12\x14\n" +
+	"\x05limit\x18\x02 \x01(\x05R\x05limit\"=\n" +
+	"\x14SetLockLimitResponse\x12%\n" +
+	"\x0eprevious_limit\x18\x01 \x01(\x05R\rpreviousLimit2\xb5\x04\n" +
 	"\vLockService\x12F\n" +
 	"\aAcquire\x12\x1c.leasehold.v1.AcquireRequest\x1a\x1d.leasehold.v1.AcquireResponse\x12O\n" +
 	"\n" +
@@ -2594,7 +2702,8 @@ const file_leasehold_v1_lock_service_proto_rawDesc = "" +
 	"\aRelease\x12\x1c.leasehold.v1.ReleaseRequest\x1a\x1d.leasehold.v1.ReleaseResponse\x12@\n" +
 	"\x05Renew\x12\x1a.leasehold.v1.RenewRequest\x1a\x1b.leasehold.v1.RenewResponse\x12A\n" +
 	"\x04Hold\x12\x19.leasehold.v1.HoldRequest\x1a\x1a.leasehold.v1.HoldResponse(\x010\x01\x12i\n" +
-	"\x11CheckFencingToken\x12&.leasehold.v1.CheckFencingTokenRequest\x1a'.leasehold.v1.CheckFencingTokenResponse\"\x03\x90\x02\x01BV\n" +
+	"\x11CheckFencingToken\x12&.leasehold.v1.CheckFencingTokenRequest\x1a'.leasehold.v1.CheckFencingTokenResponse\"\x03\x90\x02\x01\x12U\n" +
+	"\fSetLockLimit\x12!.leasehold.v1.SetLockLimitRequest\x1a\".leasehold.v1.SetLockLimitResponseBV\n" +
 	"\x10dev.leasehold.v1B\x10LockServiceProtoP\x01Z.leasehold.dev/sdk/gen/leasehold/v1;leaseholdv1b\x06proto3"
 
 var (
@@ -2609,7 +2718,7 @@ func file_leasehold_v1_lock_service_proto_rawDescGZIP() []byte {
 	return file_leasehold_v1_lock_service_proto_rawDescData
 }
 
-var file_leasehold_v1_lock_service_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_leasehold_v1_lock_service_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_leasehold_v1_lock_service_proto_goTypes = []any{
 	(*AcquireRequest)(nil),            // 0: leasehold.v1.AcquireRequest
 	(*AcquireResponse)(nil),           // 1: leasehold.v1.AcquireResponse
@@ -2643,42 +2752,44 @@ var file_leasehold_v1_lock_service_proto_goTypes = []any{
 	(*Reconnect)(nil),                 // 29: leasehold.v1.Reconnect
 	(*CheckFencingTokenRequest)(nil),  // 30: leasehold.v1.CheckFencingTokenRequest
 	(*CheckFencingTokenResponse)(nil), // 31: leasehold.v1.CheckFencingTokenResponse
-	(*LockTarget)(nil),                // 32: leasehold.v1.LockTarget
-	(*Owner)(nil),                     // 33: leasehold.v1.Owner
-	(*durationpb.Duration)(nil),       // 34: google.protobuf.Duration
-	(*Lease)(nil),                     // 35: leasehold.v1.Lease
-	(*LockRef)(nil),                   // 36: leasehold.v1.LockRef
-	(*Holder)(nil),                    // 37: leasehold.v1.Holder
-	(*Closure)(nil),                   // 38: leasehold.v1.Closure
-	(ErrorReason)(0),                  // 39: leasehold.v1.ErrorReason
-	(*anypb.Any)(nil),                 // 40: google.protobuf.Any
-	(LeaseEndReason)(0),               // 41: leasehold.v1.LeaseEndReason
+	(*SetLockLimitRequest)(nil),       // 32: leasehold.v1.SetLockLimitRequest
+	(*SetLockLimitResponse)(nil),      // 33: leasehold.v1.SetLockLimitResponse
+	(*LockTarget)(nil),                // 34: leasehold.v1.LockTarget
+	(*Owner)(nil),                     // 35: leasehold.v1.Owner
+	(*durationpb.Duration)(nil),       // 36: google.protobuf.Duration
+	(*Lease)(nil),                     // 37: leasehold.v1.Lease
+	(*LockRef)(nil),                   // 38: leasehold.v1.LockRef
+	(*Holder)(nil),                    // 39: leasehold.v1.Holder
+	(*Closure)(nil),                   // 40: leasehold.v1.Closure
+	(ErrorReason)(0),                  // 41: leasehold.v1.ErrorReason
+	(*anypb.Any)(nil),                 // 42: google.protobuf.Any
+	(LeaseEndReason)(0),               // 43: leasehold.v1.LeaseEndReason
 }
 var file_leasehold_v1_lock_service_proto_depIdxs = []int32{
-	32, // 0: leasehold.v1.AcquireRequest.target:type_name -> leasehold.v1.LockTarget
-	33, // 1: leasehold.v1.AcquireRequest.owner:type_name -> leasehold.v1.Owner
-	34, // 2: leasehold.v1.AcquireRequest.ttl:type_name -> google.protobuf.Duration
-	34, // 3: leasehold.v1.AcquireRequest.wait_timeout:type_name -> google.protobuf.Duration
-	35, // 4: leasehold.v1.AcquireRequest.under:type_name -> leasehold.v1.Lease
-	34, // 5: leasehold.v1.AcquireRequest.max_hold:type_name -> google.protobuf.Duration
-	34, // 6: leasehold.v1.AcquireRequest.lock_delay:type_name -> google.protobuf.Duration
-	34, // 7: leasehold.v1.AcquireRequest.disconnect_grace:type_name -> google.protobuf.Duration
-	34, // 8: leasehold.v1.AcquireRequest.at_least:type_name -> google.protobuf.Duration
-	35, // 9: leasehold.v1.AcquireResponse.lease:type_name -> leasehold.v1.Lease
-	32, // 10: leasehold.v1.AcquireAllRequest.targets:type_name -> leasehold.v1.LockTarget
-	33, // 11: leasehold.v1.AcquireAllRequest.owner:type_name -> leasehold.v1.Owner
-	34, // 12: leasehold.v1.AcquireAllRequest.ttl:type_name -> google.protobuf.Duration
-	34, // 13: leasehold.v1.AcquireAllRequest.wait_timeout:type_name -> google.protobuf.Duration
-	34, // 14: leasehold.v1.AcquireAllRequest.max_hold:type_name -> google.protobuf.Duration
-	34, // 15: leasehold.v1.AcquireAllRequest.lock_delay:type_name -> google.protobuf.Duration
-	34, // 16: leasehold.v1.AcquireAllRequest.disconnect_grace:type_name -> google.protobuf.Duration
-	34, // 17: leasehold.v1.AcquireAllRequest.at_least:type_name -> google.protobuf.Duration
-	35, // 18: leasehold.v1.AcquireAllResponse.lease:type_name -> leasehold.v1.Lease
-	35, // 19: leasehold.v1.ReleaseRequest.lease:type_name -> leasehold.v1.Lease
-	36, // 20: leasehold.v1.ReleaseRequest.lock:type_name -> leasehold.v1.LockRef
-	35, // 21: leasehold.v1.RenewRequest.lease:type_name -> leasehold.v1.Lease
-	34, // 22: leasehold.v1.RenewRequest.ttl:type_name -> google.protobuf.Duration
-	35, // 23: leasehold.v1.RenewResponse.lease:type_name -> leasehold.v1.Lease
+	34, // 0: leasehold.v1.AcquireRequest.target:type_name -> leasehold.v1.LockTarget
+	35, // 1: leasehold.v1.AcquireRequest.owner:type_name -> leasehold.v1.Owner
+	36, // 2: leasehold.v1.AcquireRequest.ttl:type_name -> google.protobuf.Duration
+	36, // 3: leasehold.v1.AcquireRequest.wait_timeout:type_name -> google.protobuf.Duration
+	37, // 4: leasehold.v1.AcquireRequest.under:type_name -> leasehold.v1.Lease
+	36, // 5: leasehold.v1.AcquireRequest.max_hold:type_name -> google.protobuf.Duration
+	36, // 6: leasehold.v1.AcquireRequest.lock_delay:type_name -> google.protobuf.Duration
+	36, // 7: leasehold.v1.AcquireRequest.disconnect_grace:type_name -> google.protobuf.Duration
+	36, // 8: leasehold.v1.AcquireRequest.at_least:type_name -> google.protobuf.Duration
+	37, // 9: leasehold.v1.AcquireResponse.lease:type_name -> leasehold.v1.Lease
+	34, // 10: leasehold.v1.AcquireAllRequest.targets:type_name -> leasehold.v1.LockTarget
+	35, // 11: leasehold.v1.AcquireAllRequest.owner:type_name -> leasehold.v1.Owner
+	36, // 12: leasehold.v1.AcquireAllRequest.ttl:type_name -> google.protobuf.Duration
+	36, // 13: leasehold.v1.AcquireAllRequest.wait_timeout:type_name -> google.protobuf.Duration
+	36, // 14: leasehold.v1.AcquireAllRequest.max_hold:type_name -> google.protobuf.Duration
+	36, // 15: leasehold.v1.AcquireAllRequest.lock_delay:type_name -> google.protobuf.Duration
+	36, // 16: leasehold.v1.AcquireAllRequest.disconnect_grace:type_name -> google.protobuf.Duration
+	36, // 17: leasehold.v1.AcquireAllRequest.at_least:type_name -> google.protobuf.Duration
+	37, // 18: leasehold.v1.AcquireAllResponse.lease:type_name -> leasehold.v1.Lease
+	37, // 19: leasehold.v1.ReleaseRequest.lease:type_name -> leasehold.v1.Lease
+	38, // 20: leasehold.v1.ReleaseRequest.lock:type_name -> leasehold.v1.LockRef
+	37, // 21: leasehold.v1.RenewRequest.lease:type_name -> leasehold.v1.Lease
+	36, // 22: leasehold.v1.RenewRequest.ttl:type_name -> google.protobuf.Duration
+	37, // 23: leasehold.v1.RenewResponse.lease:type_name -> leasehold.v1.Lease
 	9,  // 24: leasehold.v1.HoldRequest.acquire:type_name -> leasehold.v1.HoldAcquire
 	10, // 25: leasehold.v1.HoldRequest.acquire_all:type_name -> leasehold.v1.HoldAcquireAll
 	11, // 26: leasehold.v1.HoldRequest.cancel:type_name -> leasehold.v1.CancelAcquire
@@ -2690,8 +2801,8 @@ var file_leasehold_v1_lock_service_proto_depIdxs = []int32{
 	17, // 32: leasehold.v1.HoldRequest.refresh_credential:type_name -> leasehold.v1.RefreshCredential
 	0,  // 33: leasehold.v1.HoldAcquire.request:type_name -> leasehold.v1.AcquireRequest
 	2,  // 34: leasehold.v1.HoldAcquireAll.request:type_name -> leasehold.v1.AcquireAllRequest
-	35, // 35: leasehold.v1.AttachLease.lease:type_name -> leasehold.v1.Lease
-	36, // 36: leasehold.v1.HoldRelease.lock:type_name -> leasehold.v1.LockRef
+	37, // 35: leasehold.v1.AttachLease.lease:type_name -> leasehold.v1.Lease
+	38, // 36: leasehold.v1.HoldRelease.lock:type_name -> leasehold.v1.LockRef
 	19, // 37: leasehold.v1.HoldResponse.queued:type_name -> leasehold.v1.Queued
 	20, // 38: leasehold.v1.HoldResponse.granted:type_name -> leasehold.v1.Granted
 	21, // 39: leasehold.v1.HoldResponse.refused:type_name -> leasehold.v1.Refused
@@ -2702,39 +2813,42 @@ var file_leasehold_v1_lock_service_proto_depIdxs = []int32{
 	28, // 44: leasehold.v1.HoldResponse.release_requested:type_name -> leasehold.v1.ReleaseRequested
 	29, // 45: leasehold.v1.HoldResponse.reconnect:type_name -> leasehold.v1.Reconnect
 	24, // 46: leasehold.v1.HoldResponse.done:type_name -> leasehold.v1.Done
-	37, // 47: leasehold.v1.Queued.holders:type_name -> leasehold.v1.Holder
-	34, // 48: leasehold.v1.Queued.heartbeat_interval:type_name -> google.protobuf.Duration
-	38, // 49: leasehold.v1.Queued.closure:type_name -> leasehold.v1.Closure
-	35, // 50: leasehold.v1.Granted.lease:type_name -> leasehold.v1.Lease
-	39, // 51: leasehold.v1.Refused.reason:type_name -> leasehold.v1.ErrorReason
-	34, // 52: leasehold.v1.Refused.retry_after:type_name -> google.protobuf.Duration
-	40, // 53: leasehold.v1.Refused.details:type_name -> google.protobuf.Any
-	34, // 54: leasehold.v1.LeaseAttached.heartbeat_interval:type_name -> google.protobuf.Duration
+	39, // 47: leasehold.v1.Queued.holders:type_name -> leasehold.v1.Holder
+	36, // 48: leasehold.v1.Queued.heartbeat_interval:type_name -> google.protobuf.Duration
+	40, // 49: leasehold.v1.Queued.closure:type_name -> leasehold.v1.Closure
+	37, // 50: leasehold.v1.Granted.lease:type_name -> leasehold.v1.Lease
+	41, // 51: leasehold.v1.Refused.reason:type_name -> leasehold.v1.ErrorReason
+	36, // 52: leasehold.v1.Refused.retry_after:type_name -> google.protobuf.Duration
+	42, // 53: leasehold.v1.Refused.details:type_name -> google.protobuf.Any
+	36, // 54: leasehold.v1.LeaseAttached.heartbeat_interval:type_name -> google.protobuf.Duration
 	25, // 55: leasehold.v1.HeartbeatAck.leases:type_name -> leasehold.v1.LeaseExtended
-	34, // 56: leasehold.v1.HeartbeatAck.heartbeat_interval:type_name -> google.protobuf.Duration
-	34, // 57: leasehold.v1.LeaseExtended.ttl:type_name -> google.protobuf.Duration
-	41, // 58: leasehold.v1.LeaseEnded.reason:type_name -> leasehold.v1.LeaseEndReason
-	34, // 59: leasehold.v1.ReleaseRequested.grace:type_name -> google.protobuf.Duration
-	34, // 60: leasehold.v1.Reconnect.delay:type_name -> google.protobuf.Duration
-	36, // 61: leasehold.v1.CheckFencingTokenRequest.lock:type_name -> leasehold.v1.LockRef
-	34, // 62: leasehold.v1.CheckFencingTokenResponse.remaining:type_name -> google.protobuf.Duration
-	0,  // 63: leasehold.v1.LockService.Acquire:input_type -> leasehold.v1.AcquireRequest
-	2,  // 64: leasehold.v1.LockService.AcquireAll:input_type -> leasehold.v1.AcquireAllRequest
-	4,  // 65: leasehold.v1.LockService.Release:input_type -> leasehold.v1.ReleaseRequest
-	6,  // 66: leasehold.v1.LockService.Renew:input_type -> leasehold.v1.RenewRequest
-	8,  // 67: leasehold.v1.LockService.Hold:input_type -> leasehold.v1.HoldRequest
-	30, // 68: leasehold.v1.LockService.CheckFencingToken:input_type -> leasehold.v1.CheckFencingTokenRequest
-	1,  // 69: leasehold.v1.LockService.Acquire:output_type -> leasehold.v1.AcquireResponse
-	3,  // 70: leasehold.v1.LockService.AcquireAll:output_type -> leasehold.v1.AcquireAllResponse
-	5,  // 71: leasehold.v1.LockService.Release:output_type -> leasehold.v1.ReleaseResponse
-	7,  // 72: leasehold.v1.LockService.Renew:output_type -> leasehold.v1.RenewResponse
-	18, // 73: leasehold.v1.LockService.Hold:output_type -> leasehold.v1.HoldResponse
-	31, // 74: leasehold.v1.LockService.CheckFencingToken:output_type -> leasehold.v1.CheckFencingTokenResponse
-	69, // [69:75] is the sub-list for method output_type
-	63, // [63:69] is the sub-list for method input_type
-	63, // [63:63] is the sub-list for extension type_name
-	63, // [63:63] is the sub-list for extension extendee
-	0,  // [0:63] is the sub-list for field type_name
+	36, // 56: leasehold.v1.HeartbeatAck.heartbeat_interval:type_name -> google.protobuf.Duration
+	36, // 57: leasehold.v1.LeaseExtended.ttl:type_name -> google.protobuf.Duration
+	43, // 58: leasehold.v1.LeaseEnded.reason:type_name -> leasehold.v1.LeaseEndReason
+	36, // 59: leasehold.v1.ReleaseRequested.grace:type_name -> google.protobuf.Duration
+	36, // 60: leasehold.v1.Reconnect.delay:type_name -> google.protobuf.Duration
+	38, // 61: leasehold.v1.CheckFencingTokenRequest.lock:type_name -> leasehold.v1.LockRef
+	36, // 62: leasehold.v1.CheckFencingTokenResponse.remaining:type_name -> google.protobuf.Duration
+	38, // 63: leasehold.v1.SetLockLimitRequest.lock:type_name -> leasehold.v1.LockRef
+	0,  // 64: leasehold.v1.LockService.Acquire:input_type -> leasehold.v1.AcquireRequest
+	2,  // 65: leasehold.v1.LockService.AcquireAll:input_type -> leasehold.v1.AcquireAllRequest
+	4,  // 66: leasehold.v1.LockService.Release:input_type -> leasehold.v1.ReleaseRequest
+	6,  // 67: leasehold.v1.LockService.Renew:input_type -> leasehold.v1.RenewRequest
+	8,  // 68: leasehold.v1.LockService.Hold:input_type -> leasehold.v1.HoldRequest
+	30, // 69: leasehold.v1.LockService.CheckFencingToken:input_type -> leasehold.v1.CheckFencingTokenRequest
+	32, // 70: leasehold.v1.LockService.SetLockLimit:input_type -> leasehold.v1.SetLockLimitRequest
+	1,  // 71: leasehold.v1.LockService.Acquire:output_type -> leasehold.v1.AcquireResponse
+	3,  // 72: leasehold.v1.LockService.AcquireAll:output_type -> leasehold.v1.AcquireAllResponse
+	5,  // 73: leasehold.v1.LockService.Release:output_type -> leasehold.v1.ReleaseResponse
+	7,  // 74: leasehold.v1.LockService.Renew:output_type -> leasehold.v1.RenewResponse
+	18, // 75: leasehold.v1.LockService.Hold:output_type -> leasehold.v1.HoldResponse
+	31, // 76: leasehold.v1.LockService.CheckFencingToken:output_type -> leasehold.v1.CheckFencingTokenResponse
+	33, // 77: leasehold.v1.LockService.SetLockLimit:output_type -> leasehold.v1.SetLockLimitResponse
+	71, // [71:78] is the sub-list for method output_type
+	64, // [64:71] is the sub-list for method input_type
+	64, // [64:64] is the sub-list for extension type_name
+	64, // [64:64] is the sub-list for extension extendee
+	0,  // [0:64] is the sub-list for field type_name
 }
 
 func init() { file_leasehold_v1_lock_service_proto_init() }
@@ -2772,7 +2886,7 @@ func file_leasehold_v1_lock_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_leasehold_v1_lock_service_proto_rawDesc), len(file_leasehold_v1_lock_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   32,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -27,6 +27,7 @@ const (
 	LockService_Renew_FullMethodName             = "/leasehold.v1.LockService/Renew"
 	LockService_Hold_FullMethodName              = "/leasehold.v1.LockService/Hold"
 	LockService_CheckFencingToken_FullMethodName = "/leasehold.v1.LockService/CheckFencingToken"
+	LockService_SetLockLimit_FullMethodName      = "/leasehold.v1.LockService/SetLockLimit"
 )
 
 // LockServiceClient is the client API for LockService service.
@@ -56,6 +57,15 @@ type LockServiceClient interface {
 	// Checks whether a fencing token belongs to a live lease. For resources that
 	// cannot compare tokens themselves, and for shared locks and semaphores.
 	CheckFencingToken(ctx context.Context, in *CheckFencingTokenRequest, opts ...grpc.CallOption) (*CheckFencingTokenResponse, error)
+	// Sets or removes the limit of a semaphore, for applications and operators
+	// whom the policy allows `set_limit`. A set limit is kept until it is removed,
+	// and overrides the limits that callers send: a new version of an application
+	// can change the limit while the old version still runs. Lowering the limit stops grants
+	// until enough permits are released; waiters that request more than the new
+	// limit fail with LIMIT_MISMATCH. For a lock that is held or waited for as an
+	// exclusive or shared lock the call fails with
+	// FAILED_PRECONDITION/LIMIT_MISMATCH.
+	SetLockLimit(ctx context.Context, in *SetLockLimitRequest, opts ...grpc.CallOption) (*SetLockLimitResponse, error)
 }
 
 type lockServiceClient struct {
@@ -129,6 +139,16 @@ func (c *lockServiceClient) CheckFencingToken(ctx context.Context, in *CheckFenc
 	return out, nil
 }
 
+func (c *lockServiceClient) SetLockLimit(ctx context.Context, in *SetLockLimitRequest, opts ...grpc.CallOption) (*SetLockLimitResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SetLockLimitResponse)
+	err := c.cc.Invoke(ctx, LockService_SetLockLimit_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // LockServiceServer is the server API for LockService service.
 // All implementations must embed UnimplementedLockServiceServer
 // for forward compatibility.
@@ -156,6 +176,15 @@ type LockServiceServer interface {
 	// Checks whether a fencing token belongs to a live lease. For resources that
 	// cannot compare tokens themselves, and for shared locks and semaphores.
 	CheckFencingToken(context.Context, *CheckFencingTokenRequest) (*CheckFencingTokenResponse, error)
+	// Sets or removes the limit of a semaphore, for applications and operators
+	// whom the policy allows `set_limit`. A set limit is kept until it is removed,
+	// and overrides the limits that callers send: a new version of an application
+	// can change the limit while the old version still runs. Lowering the limit stops grants
+	// until enough permits are released; waiters that request more than the new
+	// limit fail with LIMIT_MISMATCH. For a lock that is held or waited for as an
+	// exclusive or shared lock the call fails with
+	// FAILED_PRECONDITION/LIMIT_MISMATCH.
+	SetLockLimit(context.Context, *SetLockLimitRequest) (*SetLockLimitResponse, error)
 	mustEmbedUnimplementedLockServiceServer()
 }
 
@@ -183,6 +212,9 @@ func (UnimplementedLockServiceServer) Hold(grpc.BidiStreamingServer[HoldRequest,
 }
 func (UnimplementedLockServiceServer) CheckFencingToken(context.Context, *CheckFencingTokenRequest) (*CheckFencingTokenResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CheckFencingToken not implemented")
+}
+func (UnimplementedLockServiceServer) SetLockLimit(context.Context, *SetLockLimitRequest) (*SetLockLimitResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetLockLimit not implemented")
 }
 func (UnimplementedLockServiceServer) mustEmbedUnimplementedLockServiceServer() {}
 func (UnimplementedLockServiceServer) testEmbeddedByValue()                     {}
@@ -302,6 +334,24 @@ func _LockService_CheckFencingToken_Handler(srv interface{}, ctx context.Context
 	return interceptor(ctx, in, info, handler)
 }
 
+func _LockService_SetLockLimit_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetLockLimitRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(LockServiceServer).SetLockLimit(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: LockService_SetLockLimit_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(LockServiceServer).SetLockLimit(ctx, req.(*SetLockLimitRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // LockService_ServiceDesc is the grpc.ServiceDesc for LockService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -328,6 +378,10 @@ var LockService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CheckFencingToken",
 			Handler:    _LockService_CheckFencingToken_Handler,
+		},
+		{
+			MethodName: "SetLockLimit",
+			Handler:    _LockService_SetLockLimit_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -443,10 +443,10 @@ type LockTarget struct {
 	Mode LockMode `protobuf:"varint,3,opt,name=mode,proto3,enum=leasehold.v1.LockMode" json:"mode,omitempty"`
 	// Semaphores: permits to acquire. 0 means 1. Must be <= limit.
 	Permits int32 `protobuf:"varint,4,opt,name=permits,proto3" json:"permits,omitempty"`
-	// Semaphores: the number of all permits, 1-1000. 0: the limit in use. A value
+	// Semaphores: the number of all permits, 1-1000. 0: the limit in use. A limit
+	// that was set with LockService.SetLockLimit overrides it. Otherwise a value
 	// other than the limit in use, while the lock has holders or waiters, is
-	// FAILED_PRECONDITION/LIMIT_MISMATCH; AdminService.SetLockLimit changes the
-	// limit.
+	// FAILED_PRECONDITION/LIMIT_MISMATCH. A grant has the limit in use.
 	Limit         int32 `protobuf:"varint,5,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -17,7 +17,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from leasehold.v1 import types_pb2 as leasehold_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n leasehold/v1/admin_service.proto\x12\x0cleasehold.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18leasehold/v1/types.proto\"\xf9\x01\n\x18\x46orceReleaseLeaseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12(\n\x05grace\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\nlock_delay\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\rvalidate_only\x18\x05 \x01(\x08\x12\x12\n\nrequest_id\x18\x06 \x01(\t\x12#\n\x04lock\x18\x07 \x01(\x0b\x32\x15.leasehold.v1.LockRef\x12\x12\n\nunsafe_now\x18\x08 \x01(\x08\"W\n\x19\x46orceReleaseLeaseResponse\x12$\n\x06holder\x18\x01 \x01(\x0b\x32\x14.leasehold.v1.Holder\x12\x14\n\x0cqueue_length\x18\x02 \x01(\x05\"I\n\x13SetLockLimitRequest\x12#\n\x04lock\x18\x01 \x01(\x0b\x32\x15.leasehold.v1.LockRef\x12\r\n\x05limit\x18\x02 \x01(\x05\".\n\x14SetLockLimitResponse\x12\x16\n\x0eprevious_limit\x18\x01 \x01(\x05\"\xc1\x01\n\x10\x43loseLockRequest\x12#\n\x04lock\x18\x01 \x01(\x0b\x32\x15.leasehold.v1.LockRef\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x30\n\nuntil_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x00\x12-\n\x08\x64uration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.DurationH\x00\x12\x10\n\x08operator\x18\x05 \x01(\tB\x05\n\x03\x65nd\";\n\x11\x43loseLockResponse\x12&\n\x07\x63losure\x18\x01 \x01(\x0b\x32\x15.leasehold.v1.Closure\"6\n\x0fOpenLockRequest\x12#\n\x04lock\x18\x01 \x01(\x0b\x32\x15.leasehold.v1.LockRef\":\n\x10OpenLockResponse\x12&\n\x07\x63losure\x18\x01 \x01(\x0b\x32\x15.leasehold.v1.Closure2\xe4\x02\n\x0c\x41\x64minService\x12\x64\n\x11\x46orceReleaseLease\x12&.leasehold.v1.ForceReleaseLeaseRequest\x1a\'.leasehold.v1.ForceReleaseLeaseResponse\x12U\n\x0cSetLockLimit\x12!.leasehold.v1.SetLockLimitRequest\x1a\".leasehold.v1.SetLockLimitResponse\x12L\n\tCloseLock\x12\x1e.leasehold.v1.CloseLockRequest\x1a\x1f.leasehold.v1.CloseLockResponse\x12I\n\x08OpenLock\x12\x1d.leasehold.v1.OpenLockRequest\x1a\x1e.leasehold.v1.OpenLockResponseBW\n\x10\x64\x65v.leasehold.v1B\x11\x41\x64minServiceProtoP\x01Z.leasehold.dev/sdk/gen/leasehold/v1;leaseholdv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n leasehold/v1/admin_service.proto\x12\x0cleasehold.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18leasehold/v1/types.proto\"\xf9\x01\n\x18\x46orceReleaseLeaseRequest\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12(\n\x05grace\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\nlock_delay\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\rvalidate_only\x18\x05 \x01(\x08\x12\x12\n\nrequest_id\x18\x06 \x01(\t\x12#\n\x04lock\x18\x07 \x01(\x0b\x32\x15.leasehold.v1.LockRef\x12\x12\n\nunsafe_now\x18\x08 \x01(\x08\"W\n\x19\x46orceReleaseLeaseResponse\x12$\n\x06holder\x18\x01 \x01(\x0b\x32\x14.leasehold.v1.Holder\x12\x14\n\x0cqueue_length\x18\x02 \x01(\x05\"\xc1\x01\n\x10\x43loseLockRequest\x12#\n\x04lock\x18\x01 \x01(\x0b\x32\x15.leasehold.v1.LockRef\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x30\n\nuntil_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x00\x12-\n\x08\x64uration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.DurationH\x00\x12\x10\n\x08operator\x18\x05 \x01(\tB\x05\n\x03\x65nd\";\n\x11\x43loseLockResponse\x12&\n\x07\x63losure\x18\x01 \x01(\x0b\x32\x15.leasehold.v1.Closure\"6\n\x0fOpenLockRequest\x12#\n\x04lock\x18\x01 \x01(\x0b\x32\x15.leasehold.v1.LockRef\":\n\x10OpenLockResponse\x12&\n\x07\x63losure\x18\x01 \x01(\x0b\x32\x15.leasehold.v1.Closure2\x8d\x02\n\x0c\x41\x64minService\x12\x64\n\x11\x46orceReleaseLease\x12&.leasehold.v1.ForceReleaseLeaseRequest\x1a\'.leasehold.v1.ForceReleaseLeaseResponse\x12L\n\tCloseLock\x12\x1e.leasehold.v1.CloseLockRequest\x1a\x1f.leasehold.v1.CloseLockResponse\x12I\n\x08OpenLock\x12\x1d.leasehold.v1.OpenLockRequest\x1a\x1e.leasehold.v1.OpenLockResponseBW\n\x10\x64\x65v.leasehold.v1B\x11\x41\x64minServiceProtoP\x01Z.leasehold.dev/sdk/gen/leasehold/v1;leaseholdv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -29,18 +29,14 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_FORCERELEASELEASEREQUEST']._serialized_end=391
   _globals['_FORCERELEASELEASERESPONSE']._serialized_start=393
   _globals['_FORCERELEASELEASERESPONSE']._serialized_end=480
-  _globals['_SETLOCKLIMITREQUEST']._serialized_start=482
-  _globals['_SETLOCKLIMITREQUEST']._serialized_end=555
-  _globals['_SETLOCKLIMITRESPONSE']._serialized_start=557
-  _globals['_SETLOCKLIMITRESPONSE']._serialized_end=603
-  _globals['_CLOSELOCKREQUEST']._serialized_start=606
-  _globals['_CLOSELOCKREQUEST']._serialized_end=799
-  _globals['_CLOSELOCKRESPONSE']._serialized_start=801
-  _globals['_CLOSELOCKRESPONSE']._serialized_end=860
-  _globals['_OPENLOCKREQUEST']._serialized_start=862
-  _globals['_OPENLOCKREQUEST']._serialized_end=916
-  _globals['_OPENLOCKRESPONSE']._serialized_start=918
-  _globals['_OPENLOCKRESPONSE']._serialized_end=976
-  _globals['_ADMINSERVICE']._serialized_start=979
-  _globals['_ADMINSERVICE']._serialized_end=1335
+  _globals['_CLOSELOCKREQUEST']._serialized_start=483
+  _globals['_CLOSELOCKREQUEST']._serialized_end=676
+  _globals['_CLOSELOCKRESPONSE']._serialized_start=678
+  _globals['_CLOSELOCKRESPONSE']._serialized_end=737
+  _globals['_OPENLOCKREQUEST']._serialized_start=739
+  _globals['_OPENLOCKREQUEST']._serialized_end=793
+  _globals['_OPENLOCKRESPONSE']._serialized_start=795
+  _globals['_OPENLOCKRESPONSE']._serialized_end=853
+  _globals['_ADMINSERVICE']._serialized_start=856
+  _globals['_ADMINSERVICE']._serialized_end=1125
 # @@protoc_insertion_point(module_scope)

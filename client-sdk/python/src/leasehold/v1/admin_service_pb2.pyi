@@ -35,20 +35,6 @@ class ForceReleaseLeaseResponse(_message.Message):
     queue_length: int
     def __init__(self, holder: _Optional[_Union[_types_pb2.Holder, _Mapping]] = ..., queue_length: _Optional[int] = ...) -> None: ...
 
-class SetLockLimitRequest(_message.Message):
-    __slots__ = ("lock", "limit")
-    LOCK_FIELD_NUMBER: _ClassVar[int]
-    LIMIT_FIELD_NUMBER: _ClassVar[int]
-    lock: _types_pb2.LockRef
-    limit: int
-    def __init__(self, lock: _Optional[_Union[_types_pb2.LockRef, _Mapping]] = ..., limit: _Optional[int] = ...) -> None: ...
-
-class SetLockLimitResponse(_message.Message):
-    __slots__ = ("previous_limit",)
-    PREVIOUS_LIMIT_FIELD_NUMBER: _ClassVar[int]
-    previous_limit: int
-    def __init__(self, previous_limit: _Optional[int] = ...) -> None: ...
-
 class CloseLockRequest(_message.Message):
     __slots__ = ("lock", "reason", "until_time", "duration", "operator")
     LOCK_FIELD_NUMBER: _ClassVar[int]

@@ -6,7 +6,7 @@ from leasehold.v1 import admin_service_pb2 as leasehold_dot_v1_dot_admin__servic
 
 
 class AdminServiceStub(object):
-    """Revokes leases, sets limits of semaphores, and closes and opens locks.
+    """Revokes leases, and closes and opens locks.
     """
 
     def __init__(self, channel):
@@ -19,11 +19,6 @@ class AdminServiceStub(object):
                 '/leasehold.v1.AdminService/ForceReleaseLease',
                 request_serializer=leasehold_dot_v1_dot_admin__service__pb2.ForceReleaseLeaseRequest.SerializeToString,
                 response_deserializer=leasehold_dot_v1_dot_admin__service__pb2.ForceReleaseLeaseResponse.FromString,
-                )
-        self.SetLockLimit = channel.unary_unary(
-                '/leasehold.v1.AdminService/SetLockLimit',
-                request_serializer=leasehold_dot_v1_dot_admin__service__pb2.SetLockLimitRequest.SerializeToString,
-                response_deserializer=leasehold_dot_v1_dot_admin__service__pb2.SetLockLimitResponse.FromString,
                 )
         self.CloseLock = channel.unary_unary(
                 '/leasehold.v1.AdminService/CloseLock',
@@ -38,23 +33,11 @@ class AdminServiceStub(object):
 
 
 class AdminServiceServicer(object):
-    """Revokes leases, sets limits of semaphores, and closes and opens locks.
+    """Revokes leases, and closes and opens locks.
     """
 
     def ForceReleaseLease(self, request, context):
         """Revokes a lease of another caller.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def SetLockLimit(self, request, context):
-        """Sets or removes the limit of a semaphore. A set limit stays in the record
-        and overrides the limits that callers send. Lowering the limit stops grants
-        until enough permits are released; waiters that request more than the new
-        limit fail with LIMIT_MISMATCH. For a lock that is held or waited for as an
-        exclusive or shared lock the call fails with
-        FAILED_PRECONDITION/LIMIT_MISMATCH.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -86,11 +69,6 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     request_deserializer=leasehold_dot_v1_dot_admin__service__pb2.ForceReleaseLeaseRequest.FromString,
                     response_serializer=leasehold_dot_v1_dot_admin__service__pb2.ForceReleaseLeaseResponse.SerializeToString,
             ),
-            'SetLockLimit': grpc.unary_unary_rpc_method_handler(
-                    servicer.SetLockLimit,
-                    request_deserializer=leasehold_dot_v1_dot_admin__service__pb2.SetLockLimitRequest.FromString,
-                    response_serializer=leasehold_dot_v1_dot_admin__service__pb2.SetLockLimitResponse.SerializeToString,
-            ),
             'CloseLock': grpc.unary_unary_rpc_method_handler(
                     servicer.CloseLock,
                     request_deserializer=leasehold_dot_v1_dot_admin__service__pb2.CloseLockRequest.FromString,
@@ -109,7 +87,7 @@ def add_AdminServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AdminService(object):
-    """Revokes leases, sets limits of semaphores, and closes and opens locks.
+    """Revokes leases, and closes and opens locks.
     """
 
     @staticmethod
@@ -126,23 +104,6 @@ class AdminService(object):
         return grpc.experimental.unary_unary(request, target, '/leasehold.v1.AdminService/ForceReleaseLease',
             leasehold_dot_v1_dot_admin__service__pb2.ForceReleaseLeaseRequest.SerializeToString,
             leasehold_dot_v1_dot_admin__service__pb2.ForceReleaseLeaseResponse.FromString,
-            options, channel_credentials,
-            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
-
-    @staticmethod
-    def SetLockLimit(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(request, target, '/leasehold.v1.AdminService/SetLockLimit',
-            leasehold_dot_v1_dot_admin__service__pb2.SetLockLimitRequest.SerializeToString,
-            leasehold_dot_v1_dot_admin__service__pb2.SetLockLimitResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

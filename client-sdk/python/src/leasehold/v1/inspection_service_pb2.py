@@ -16,7 +16,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from leasehold.v1 import types_pb2 as leasehold_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%leasehold/v1/inspection_service.proto\x12\x0cleasehold.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18leasehold/v1/types.proto\"\xed\x02\n\x04Lock\x12(\n\x06target\x18\x01 \x01(\x0b\x32\x18.leasehold.v1.LockTarget\x12\'\n\x05state\x18\x02 \x01(\x0e\x32\x18.leasehold.v1.Lock.State\x12%\n\x07holders\x18\x03 \x03(\x0b\x32\x14.leasehold.v1.Holder\x12%\n\x07waiters\x18\x04 \x03(\x0b\x32\x14.leasehold.v1.Holder\x12\x14\n\x0cqueue_length\x18\x05 \x01(\x05\x12\x1a\n\x12last_fencing_token\x18\x06 \x01(\x03\x12\x14\n\x0cholder_count\x18\x07 \x01(\x05\x12&\n\x07\x63losure\x18\x08 \x01(\x0b\x32\x15.leasehold.v1.Closure\"T\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x0e\n\nSTATE_HELD\x10\x01\x12\x12\n\x0eSTATE_GRANTING\x10\x02\x12\x10\n\x0cSTATE_CLOSED\x10\x03\"1\n\x0eGetLockRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"3\n\x0fGetLockResponse\x12 \n\x04lock\x18\x01 \x01(\x0b\x32\x12.leasehold.v1.Lock\"s\n\x10ListLocksRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x13\n\x0bname_prefix\x18\x02 \x01(\t\x12\x10\n\x08owner_id\x18\x03 \x01(\t\x12\x11\n\tpage_size\x18\x04 \x01(\x05\x12\x12\n\npage_token\x18\x05 \x01(\t\"O\n\x11ListLocksResponse\x12!\n\x05locks\x18\x01 \x03(\x0b\x32\x12.leasehold.v1.Lock\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"Q\n\x11WatchLocksRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x13\n\x0bname_prefix\x18\x02 \x01(\t\x12\x14\n\x0cresume_token\x18\x03 \x01(\t\"\xd3\x03\n\x12WatchLocksResponse\x12\x38\n\x04type\x18\x01 \x01(\x0e\x32*.leasehold.v1.WatchLocksResponse.EventType\x12%\n\x07subject\x18\x02 \x01(\x0b\x32\x14.leasehold.v1.Holder\x12.\n\nevent_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0cresume_token\x18\x04 \x01(\t\"\x95\x02\n\tEventType\x12\x1a\n\x16\x45VENT_TYPE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x45VENT_TYPE_ACQUIRED\x10\x01\x12\x17\n\x13\x45VENT_TYPE_RELEASED\x10\x02\x12\x16\n\x12\x45VENT_TYPE_EXPIRED\x10\x03\x12\x16\n\x12\x45VENT_TYPE_REVOKED\x10\x04\x12\x15\n\x11\x45VENT_TYPE_QUEUED\x10\x05\x12\x18\n\x14\x45VENT_TYPE_ABANDONED\x10\x06\x12\x12\n\x0e\x45VENT_TYPE_GAP\x10\x07\x12\x17\n\x13\x45VENT_TYPE_BOOKMARK\x10\x08\x12\x15\n\x11\x45VENT_TYPE_CLOSED\x10\t\x12\x15\n\x11\x45VENT_TYPE_OPENED\x10\n2\x86\x02\n\x11InspectionService\x12K\n\x07GetLock\x12\x1c.leasehold.v1.GetLockRequest\x1a\x1d.leasehold.v1.GetLockResponse\"\x03\x90\x02\x01\x12Q\n\tListLocks\x12\x1e.leasehold.v1.ListLocksRequest\x1a\x1f.leasehold.v1.ListLocksResponse\"\x03\x90\x02\x01\x12Q\n\nWatchLocks\x12\x1f.leasehold.v1.WatchLocksRequest\x1a .leasehold.v1.WatchLocksResponse0\x01\x42\\\n\x10\x64\x65v.leasehold.v1B\x16InspectionServiceProtoP\x01Z.leasehold.dev/sdk/gen/leasehold/v1;leaseholdv1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%leasehold/v1/inspection_service.proto\x12\x0cleasehold.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18leasehold/v1/types.proto\"\xae\x03\n\x04Lock\x12(\n\x06target\x18\x01 \x01(\x0b\x32\x18.leasehold.v1.LockTarget\x12\'\n\x05state\x18\x02 \x01(\x0e\x32\x18.leasehold.v1.Lock.State\x12%\n\x07holders\x18\x03 \x03(\x0b\x32\x14.leasehold.v1.Holder\x12%\n\x07waiters\x18\x04 \x03(\x0b\x32\x14.leasehold.v1.Holder\x12\x14\n\x0cqueue_length\x18\x05 \x01(\x05\x12\x1a\n\x12last_fencing_token\x18\x06 \x01(\x03\x12\x14\n\x0cholder_count\x18\x07 \x01(\x05\x12&\n\x07\x63losure\x18\x08 \x01(\x0b\x32\x15.leasehold.v1.Closure\x12/\n\x0cpermit_usage\x18\t \x01(\x0b\x32\x19.leasehold.v1.PermitUsage\"d\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x0e\n\nSTATE_HELD\x10\x01\x12\x12\n\x0eSTATE_GRANTING\x10\x02\x12\x10\n\x0cSTATE_CLOSED\x10\x03\x12\x0e\n\nSTATE_FREE\x10\x04\"@\n\x0bPermitUsage\x12\r\n\x05limit\x18\x01 \x01(\x05\x12\x0c\n\x04used\x18\x02 \x01(\x05\x12\x14\n\x0cis_limit_set\x18\x03 \x01(\x08\"1\n\x0eGetLockRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"3\n\x0fGetLockResponse\x12 \n\x04lock\x18\x01 \x01(\x0b\x32\x12.leasehold.v1.Lock\"s\n\x10ListLocksRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x13\n\x0bname_prefix\x18\x02 \x01(\t\x12\x10\n\x08owner_id\x18\x03 \x01(\t\x12\x11\n\tpage_size\x18\x04 \x01(\x05\x12\x12\n\npage_token\x18\x05 \x01(\t\"O\n\x11ListLocksResponse\x12!\n\x05locks\x18\x01 \x03(\x0b\x32\x12.leasehold.v1.Lock\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"Q\n\x11WatchLocksRequest\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x13\n\x0bname_prefix\x18\x02 \x01(\t\x12\x14\n\x0cresume_token\x18\x03 \x01(\t\"\xd3\x03\n\x12WatchLocksResponse\x12\x38\n\x04type\x18\x01 \x01(\x0e\x32*.leasehold.v1.WatchLocksResponse.EventType\x12%\n\x07subject\x18\x02 \x01(\x0b\x32\x14.leasehold.v1.Holder\x12.\n\nevent_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0cresume_token\x18\x04 \x01(\t\"\x95\x02\n\tEventType\x12\x1a\n\x16\x45VENT_TYPE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x45VENT_TYPE_ACQUIRED\x10\x01\x12\x17\n\x13\x45VENT_TYPE_RELEASED\x10\x02\x12\x16\n\x12\x45VENT_TYPE_EXPIRED\x10\x03\x12\x16\n\x12\x45VENT_TYPE_REVOKED\x10\x04\x12\x15\n\x11\x45VENT_TYPE_QUEUED\x10\x05\x12\x18\n\x14\x45VENT_TYPE_ABANDONED\x10\x06\x12\x12\n\x0e\x45VENT_TYPE_GAP\x10\x07\x12\x17\n\x13\x45VENT_TYPE_BOOKMARK\x10\x08\x12\x15\n\x11\x45VENT_TYPE_CLOSED\x10\t\x12\x15\n\x11\x45VENT_TYPE_OPENED\x10\n2\x86\x02\n\x11InspectionService\x12K\n\x07GetLock\x12\x1c.leasehold.v1.GetLockRequest\x1a\x1d.leasehold.v1.GetLockResponse\"\x03\x90\x02\x01\x12Q\n\tListLocks\x12\x1e.leasehold.v1.ListLocksRequest\x1a\x1f.leasehold.v1.ListLocksResponse\"\x03\x90\x02\x01\x12Q\n\nWatchLocks\x12\x1f.leasehold.v1.WatchLocksRequest\x1a .leasehold.v1.WatchLocksResponse0\x01\x42\\\n\x10\x64\x65v.leasehold.v1B\x16InspectionServiceProtoP\x01Z.leasehold.dev/sdk/gen/leasehold/v1;leaseholdv1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -29,23 +29,25 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_INSPECTIONSERVICE'].methods_by_name['ListLocks']._options = None
   _globals['_INSPECTIONSERVICE'].methods_by_name['ListLocks']._serialized_options = b'\220\002\001'
   _globals['_LOCK']._serialized_start=115
-  _globals['_LOCK']._serialized_end=480
-  _globals['_LOCK_STATE']._serialized_start=396
-  _globals['_LOCK_STATE']._serialized_end=480
-  _globals['_GETLOCKREQUEST']._serialized_start=482
-  _globals['_GETLOCKREQUEST']._serialized_end=531
-  _globals['_GETLOCKRESPONSE']._serialized_start=533
-  _globals['_GETLOCKRESPONSE']._serialized_end=584
-  _globals['_LISTLOCKSREQUEST']._serialized_start=586
-  _globals['_LISTLOCKSREQUEST']._serialized_end=701
-  _globals['_LISTLOCKSRESPONSE']._serialized_start=703
-  _globals['_LISTLOCKSRESPONSE']._serialized_end=782
-  _globals['_WATCHLOCKSREQUEST']._serialized_start=784
-  _globals['_WATCHLOCKSREQUEST']._serialized_end=865
-  _globals['_WATCHLOCKSRESPONSE']._serialized_start=868
-  _globals['_WATCHLOCKSRESPONSE']._serialized_end=1335
-  _globals['_WATCHLOCKSRESPONSE_EVENTTYPE']._serialized_start=1058
-  _globals['_WATCHLOCKSRESPONSE_EVENTTYPE']._serialized_end=1335
-  _globals['_INSPECTIONSERVICE']._serialized_start=1338
-  _globals['_INSPECTIONSERVICE']._serialized_end=1600
+  _globals['_LOCK']._serialized_end=545
+  _globals['_LOCK_STATE']._serialized_start=445
+  _globals['_LOCK_STATE']._serialized_end=545
+  _globals['_PERMITUSAGE']._serialized_start=547
+  _globals['_PERMITUSAGE']._serialized_end=611
+  _globals['_GETLOCKREQUEST']._serialized_start=613
+  _globals['_GETLOCKREQUEST']._serialized_end=662
+  _globals['_GETLOCKRESPONSE']._serialized_start=664
+  _globals['_GETLOCKRESPONSE']._serialized_end=715
+  _globals['_LISTLOCKSREQUEST']._serialized_start=717
+  _globals['_LISTLOCKSREQUEST']._serialized_end=832
+  _globals['_LISTLOCKSRESPONSE']._serialized_start=834
+  _globals['_LISTLOCKSRESPONSE']._serialized_end=913
+  _globals['_WATCHLOCKSREQUEST']._serialized_start=915
+  _globals['_WATCHLOCKSREQUEST']._serialized_end=996
+  _globals['_WATCHLOCKSRESPONSE']._serialized_start=999
+  _globals['_WATCHLOCKSRESPONSE']._serialized_end=1466
+  _globals['_WATCHLOCKSRESPONSE_EVENTTYPE']._serialized_start=1189
+  _globals['_WATCHLOCKSRESPONSE_EVENTTYPE']._serialized_end=1466
+  _globals['_INSPECTIONSERVICE']._serialized_start=1469
+  _globals['_INSPECTIONSERVICE']._serialized_end=1731
 # @@protoc_insertion_point(module_scope)

@@ -9,17 +9,19 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Lock(_message.Message):
-    __slots__ = ("target", "state", "holders", "waiters", "queue_length", "last_fencing_token", "holder_count", "closure")
+    __slots__ = ("target", "state", "holders", "waiters", "queue_length", "last_fencing_token", "holder_count", "closure", "permit_usage")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[Lock.State]
         STATE_HELD: _ClassVar[Lock.State]
         STATE_GRANTING: _ClassVar[Lock.State]
         STATE_CLOSED: _ClassVar[Lock.State]
+        STATE_FREE: _ClassVar[Lock.State]
     STATE_UNSPECIFIED: Lock.State
     STATE_HELD: Lock.State
     STATE_GRANTING: Lock.State
     STATE_CLOSED: Lock.State
+    STATE_FREE: Lock.State
     TARGET_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     HOLDERS_FIELD_NUMBER: _ClassVar[int]
@@ -28,6 +30,7 @@ class Lock(_message.Message):
     LAST_FENCING_TOKEN_FIELD_NUMBER: _ClassVar[int]
     HOLDER_COUNT_FIELD_NUMBER: _ClassVar[int]
     CLOSURE_FIELD_NUMBER: _ClassVar[int]
+    PERMIT_USAGE_FIELD_NUMBER: _ClassVar[int]
     target: _types_pb2.LockTarget
     state: Lock.State
     holders: _containers.RepeatedCompositeFieldContainer[_types_pb2.Holder]
@@ -36,7 +39,18 @@ class Lock(_message.Message):
     last_fencing_token: int
     holder_count: int
     closure: _types_pb2.Closure
-    def __init__(self, target: _Optional[_Union[_types_pb2.LockTarget, _Mapping]] = ..., state: _Optional[_Union[Lock.State, str]] = ..., holders: _Optional[_Iterable[_Union[_types_pb2.Holder, _Mapping]]] = ..., waiters: _Optional[_Iterable[_Union[_types_pb2.Holder, _Mapping]]] = ..., queue_length: _Optional[int] = ..., last_fencing_token: _Optional[int] = ..., holder_count: _Optional[int] = ..., closure: _Optional[_Union[_types_pb2.Closure, _Mapping]] = ...) -> None: ...
+    permit_usage: PermitUsage
+    def __init__(self, target: _Optional[_Union[_types_pb2.LockTarget, _Mapping]] = ..., state: _Optional[_Union[Lock.State, str]] = ..., holders: _Optional[_Iterable[_Union[_types_pb2.Holder, _Mapping]]] = ..., waiters: _Optional[_Iterable[_Union[_types_pb2.Holder, _Mapping]]] = ..., queue_length: _Optional[int] = ..., last_fencing_token: _Optional[int] = ..., holder_count: _Optional[int] = ..., closure: _Optional[_Union[_types_pb2.Closure, _Mapping]] = ..., permit_usage: _Optional[_Union[PermitUsage, _Mapping]] = ...) -> None: ...
+
+class PermitUsage(_message.Message):
+    __slots__ = ("limit", "used", "is_limit_set")
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    USED_FIELD_NUMBER: _ClassVar[int]
+    IS_LIMIT_SET_FIELD_NUMBER: _ClassVar[int]
+    limit: int
+    used: int
+    is_limit_set: bool
+    def __init__(self, limit: _Optional[int] = ..., used: _Optional[int] = ..., is_limit_set: bool = ...) -> None: ...
 
 class GetLockRequest(_message.Message):
     __slots__ = ("namespace", "name")

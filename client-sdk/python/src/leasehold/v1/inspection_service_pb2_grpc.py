@@ -37,15 +37,15 @@ class InspectionServiceServicer(object):
     """
 
     def GetLock(self, request, context):
-        """Returns one lock. NOT_FOUND if the lock has neither holders nor waiters, and
-        is not closed.
+        """Returns one lock. NOT_FOUND if the lock has neither holders nor waiters, is
+        not closed, and has no set limit.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListLocks(self, request, context):
-        """Lists locks that are held, waited for, or closed.
+        """Lists locks that are held, waited for, or closed, or have a set limit.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

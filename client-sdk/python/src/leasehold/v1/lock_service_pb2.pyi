@@ -351,3 +351,17 @@ class CheckFencingTokenResponse(_message.Message):
     REMAINING_FIELD_NUMBER: _ClassVar[int]
     remaining: _duration_pb2.Duration
     def __init__(self, remaining: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class SetLockLimitRequest(_message.Message):
+    __slots__ = ("lock", "limit")
+    LOCK_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    lock: _types_pb2.LockRef
+    limit: int
+    def __init__(self, lock: _Optional[_Union[_types_pb2.LockRef, _Mapping]] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class SetLockLimitResponse(_message.Message):
+    __slots__ = ("previous_limit",)
+    PREVIOUS_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    previous_limit: int
+    def __init__(self, previous_limit: _Optional[int] = ...) -> None: ...

@@ -45,6 +45,11 @@ class LockServiceStub(object):
                 request_serializer=leasehold_dot_v1_dot_lock__service__pb2.CheckFencingTokenRequest.SerializeToString,
                 response_deserializer=leasehold_dot_v1_dot_lock__service__pb2.CheckFencingTokenResponse.FromString,
                 )
+        self.SetLockLimit = channel.unary_unary(
+                '/leasehold.v1.LockService/SetLockLimit',
+                request_serializer=leasehold_dot_v1_dot_lock__service__pb2.SetLockLimitRequest.SerializeToString,
+                response_deserializer=leasehold_dot_v1_dot_lock__service__pb2.SetLockLimitResponse.FromString,
+                )
 
 
 class LockServiceServicer(object):
@@ -102,6 +107,20 @@ class LockServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetLockLimit(self, request, context):
+        """Sets or removes the limit of a semaphore, for applications and operators
+        whom the policy allows `set_limit`. A set limit is kept until it is removed,
+        and overrides the limits that callers send: a new version of an application
+        can change the limit while the old version still runs. Lowering the limit stops grants
+        until enough permits are released; waiters that request more than the new
+        limit fail with LIMIT_MISMATCH. For a lock that is held or waited for as an
+        exclusive or shared lock the call fails with
+        FAILED_PRECONDITION/LIMIT_MISMATCH.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_LockServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -134,6 +153,11 @@ def add_LockServiceServicer_to_server(servicer, server):
                     servicer.CheckFencingToken,
                     request_deserializer=leasehold_dot_v1_dot_lock__service__pb2.CheckFencingTokenRequest.FromString,
                     response_serializer=leasehold_dot_v1_dot_lock__service__pb2.CheckFencingTokenResponse.SerializeToString,
+            ),
+            'SetLockLimit': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetLockLimit,
+                    request_deserializer=leasehold_dot_v1_dot_lock__service__pb2.SetLockLimitRequest.FromString,
+                    response_serializer=leasehold_dot_v1_dot_lock__service__pb2.SetLockLimitResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -245,5 +269,22 @@ class LockService(object):
         return grpc.experimental.unary_unary(request, target, '/leasehold.v1.LockService/CheckFencingToken',
             leasehold_dot_v1_dot_lock__service__pb2.CheckFencingTokenRequest.SerializeToString,
             leasehold_dot_v1_dot_lock__service__pb2.CheckFencingTokenResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def SetLockLimit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/leasehold.v1.LockService/SetLockLimit',
+            leasehold_dot_v1_dot_lock__service__pb2.SetLockLimitRequest.SerializeToString,
+            leasehold_dot_v1_dot_lock__service__pb2.SetLockLimitResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
