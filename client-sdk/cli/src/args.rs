@@ -38,7 +38,7 @@ pub(crate) enum Command {
     /// Release a lease; safe to repeat
     #[command(after_help = exit::TABLE)]
     Release(Release),
-    /// List locks that have holders or waiters
+    /// List locks that are held, waited for or closed, or have a set limit
     Ls(Ls),
     /// Show the holders and the queue of one lock
     Get(Get),
@@ -52,6 +52,8 @@ pub(crate) enum Command {
     Reserve(Reserve),
     /// Open a lock that is closed
     Open(Open),
+    /// Set the limit of a semaphore, which callers then follow, or remove it
+    SetLimit(SetLimit),
     /// Check whether a fencing token belongs to a live lease: exit code 0 or 123
     CheckToken(CheckToken),
     /// Check the health of every broker
@@ -316,6 +318,25 @@ pub(crate) struct Open {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct SetLimit {
+    /// The semaphore, which need not have been used before
+    pub(crate) name: String,
+    /// Number of permits, 1 to 1000, or `none` to remove the limit: once the lock is idle, callers
+    /// determine it again
+    #[arg(value_parser = limit)]
+    pub(crate) limit: Limit,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+/// Limit of a semaphore, as set by `set-limit`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Limit {
+    Permits(i32),
+    None,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct CheckToken {
     /// The lock
     pub(crate) name: String,
@@ -388,6 +409,14 @@ fn time(text: &str) -> Result<Duration, String> {
 fn moment(text: &str) -> Result<SystemTime, String> {
     let moment = humantime::parse_rfc3339(text);
     moment.map_err(|error| format!("{error}; expected a moment such as 2026-12-24T18:00:00Z"))
+}
+
+fn limit(text: &str) -> Result<Limit, String> {
+    match text.parse() {
+        Ok(permits @ 1..=1_000) => Ok(Limit::Permits(permits)),
+        _ if text == "none" => Ok(Limit::None),
+        _ => Err("expected 1 to 1000, or `none`".to_owned()),
+    }
 }
 
 fn permits(text: &str) -> Result<(u32, u32), String> {

@@ -6,6 +6,7 @@ mod hold;
 mod info;
 mod inspect;
 mod lease;
+mod limit;
 
 pub(crate) use self::{
     admin::force_release,
@@ -14,4 +15,5 @@ pub(crate) use self::{
     info::{completion, ping, version},
     inspect::{check_token, get, list, watch},
     lease::{acquire, release, renew},
+    limit::set_limit,
 };

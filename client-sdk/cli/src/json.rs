@@ -88,6 +88,26 @@ pub(crate) struct Lock {
     queue_length: i32,
     last_fencing_token: i64,
     closure: Option<Closure>,
+    permit_usage: Option<PermitUsage>,
+}
+
+/// Limit of a semaphore, and the permits in use.
+#[derive(Debug, Serialize)]
+pub(crate) struct PermitUsage {
+    limit: i32,
+    used: i32,
+    free: i32,
+    is_limit_set: bool,
+}
+
+/// Output of `set-limit`.
+#[derive(Debug, Serialize)]
+pub(crate) struct LimitOutput {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    /// `None` if the limit was removed.
+    pub(crate) limit: Option<i32>,
+    pub(crate) previous_limit: Option<i32>,
 }
 
 /// Closure of a lock.
@@ -315,6 +335,18 @@ impl From<&pb::Lock> for Lock {
             queue_length: lock.queue_length,
             last_fencing_token: lock.last_fencing_token,
             closure: lock.closure.as_ref().map(Closure::from),
+            permit_usage: lock.permit_usage.as_ref().map(PermitUsage::from),
+        }
+    }
+}
+
+impl From<&pb::PermitUsage> for PermitUsage {
+    fn from(usage: &pb::PermitUsage) -> Self {
+        Self {
+            limit: usage.limit,
+            used: usage.used,
+            free: (usage.limit - usage.used).max(0),
+            is_limit_set: usage.is_limit_set,
         }
     }
 }
@@ -380,6 +412,7 @@ pub(crate) fn state_name(lock: &pb::Lock) -> &'static str {
         lock::State::Held => "held",
         lock::State::Granting => "granting",
         lock::State::Closed => "closed",
+        lock::State::Free => "free",
         lock::State::Unspecified => "unknown",
     }
 }

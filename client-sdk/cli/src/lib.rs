@@ -73,6 +73,7 @@ async fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Close(args) => commands::close(args, connection).await,
         Command::Reserve(args) => commands::reserve(args, connection).await,
         Command::Open(args) => commands::open(args, connection).await,
+        Command::SetLimit(args) => commands::set_limit(args, connection).await,
         Command::CheckToken(args) => commands::check_token(args, connection).await,
         Command::Ping(args) => commands::ping(args, connection).await,
         Command::Version(args) => commands::version(args),

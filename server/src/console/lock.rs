@@ -166,7 +166,10 @@ impl LockPage {
         let updates = updates_address(View::Lock, Some(key));
         let may_revoke = user.can(Verb::ForceRelease, key);
         let (state_text, mode) = match &state {
-            Some(state) => (state_name(state), lock_mode(state.mode())),
+            Some(state) => (
+                state_name(state),
+                lock_mode(state.mode(), state.permit_usage),
+            ),
             // A lock without holders and waiters has a page as well.
             None => ("free", String::new()),
         };

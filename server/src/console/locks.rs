@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     inspection::{ListRequest, ListedLock},
-    lock::{LockState, Mode},
+    lock::{LockState, LockStatus, Mode, PermitUsage},
     request::{RequestContext, RequestError},
 };
 
@@ -223,7 +223,7 @@ impl Row {
         Self {
             lock: Link::to_lock(&listed.lock),
             state: state_name(state),
-            mode: lock_mode(listed.mode),
+            mode: lock_mode(listed.mode, state.permit_usage),
             more_owners: holders.saturating_sub(owners.len()),
             owners,
             since: (since_ms < u64::MAX).then(|| Moment::past(since_ms)),
@@ -237,19 +237,27 @@ impl Row {
 }
 
 pub(super) fn state_name(state: &LockState) -> &'static str {
-    match (state.holder_count > 0, state.closure.is_some()) {
-        (true, _) => "held",
-        (false, true) => "closed",
-        (false, false) => "granting",
+    match state.status() {
+        LockStatus::Held => "held",
+        LockStatus::Closed => "closed",
+        LockStatus::Granting => "granting",
+        LockStatus::Free => "free",
     }
 }
 
-/// Returns the mode of a lock, whose permits are those of its holders.
-pub(super) fn lock_mode(mode: Mode) -> String {
-    match mode {
-        Mode::Semaphore { limit, .. } => format!("semaphore of {limit}"),
-        Mode::Exclusive | Mode::Shared => holder_mode(mode),
-    }
+/// Returns the mode of a lock, which may be known from holders that the user may not see. That of a
+/// semaphore has its limit and the permits in use.
+pub(super) fn lock_mode(mode: Mode, usage: Option<PermitUsage>) -> String {
+    let Some(usage) = usage else {
+        return holder_mode(mode);
+    };
+    let PermitUsage { limit, used, .. } = usage;
+    let free = limit.saturating_sub(used);
+    let set = match usage.is_limit_set {
+        true => ", set",
+        false => "",
+    };
+    format!("semaphore: {used} permits used, {free} free (limit {limit}{set})")
 }
 
 /// Returns the mode of a holder or waiter.

@@ -12,6 +12,7 @@ mod closure;
 mod commands;
 mod errors;
 mod hidden;
+mod limit;
 mod operate;
 mod run;
 mod run_ends;

@@ -14,3 +14,4 @@ mod closures;
 mod content;
 mod history;
 mod live;
+mod semaphores;

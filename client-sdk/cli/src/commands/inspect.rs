@@ -58,10 +58,11 @@ pub(crate) async fn get(args: Get, connection: &ConnectionArgs) -> Result<u8, Fa
 /// Describes one lock in text.
 fn describe_lock(lock: &pb::Lock) -> String {
     let target = lock.target.clone().unwrap_or_default();
-    let kind = match (target.mode(), target.limit) {
-        (pb::LockMode::Semaphore, limit) => format!("semaphore of {limit}"),
-        (pb::LockMode::Shared, _) => "shared".to_owned(),
-        (pb::LockMode::Exclusive | pb::LockMode::Unspecified, _) => "exclusive".to_owned(),
+    let kind = match (&lock.permit_usage, target.mode()) {
+        (Some(usage), _) => describe_usage(usage),
+        (None, pb::LockMode::Semaphore) => format!("semaphore of {}", target.limit),
+        (None, pb::LockMode::Shared) => "shared".to_owned(),
+        (None, pb::LockMode::Exclusive | pb::LockMode::Unspecified) => "exclusive".to_owned(),
     };
     let mut text = format!(
         "{}/{}: {}, {kind}, newest fencing token {}",
@@ -98,6 +99,15 @@ fn describe_lock(lock: &pb::Lock) -> String {
         text += &format!("\n  and {} more wait", lock.queue_length - listed);
     }
     text
+}
+
+fn describe_usage(usage: &pb::PermitUsage) -> String {
+    let free = (usage.limit - usage.used).max(0);
+    let set = if usage.is_limit_set { ", set" } else { "" };
+    format!(
+        "semaphore: {} permits used, {free} free (limit {}{set})",
+        usage.used, usage.limit
+    )
 }
 
 fn format_permits(holder: &pb::Holder) -> String {

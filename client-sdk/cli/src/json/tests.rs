@@ -71,6 +71,11 @@ fn a_list_of_locks() {
         last_fencing_token: 17,
         holder_count: 3,
         closure: (state == State::Closed).then(closure),
+        permit_usage: (state == State::Held).then_some(PermitUsage {
+            limit: 8,
+            used: 3,
+            is_limit_set: true,
+        }),
     });
     let locks: Vec<_> = locks.iter().map(super::Lock::from).collect();
     let golden = include_str!("../../../../tests/golden/cli/ls.json");
