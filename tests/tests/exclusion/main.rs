@@ -3,6 +3,7 @@
 mod loads {
     mod fifo;
     mod mutual_exclusion;
+    mod rolling_limit;
     mod several;
 }
 mod waits {
