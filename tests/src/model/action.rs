@@ -37,6 +37,10 @@ pub enum Action {
     Promote { saves_ago: u8 },
     /// An operator sets or removes the limit of a lock.
     SetLimit { lock: LockIndex, limit: Option<u32> },
+    /// An operator closes a lock, for a time in milliseconds.
+    Close { lock: LockIndex, for_ms: u32 },
+    /// An operator opens a lock.
+    OpenLock { lock: LockIndex },
     /// An operator revokes a lock of a lease.
     Revoke {
         lock: LockIndex,
@@ -98,6 +102,8 @@ pub struct CallArguments {
     pub ttl_ms: u64,
     pub wait_ms: u64,
     pub lock_delay_ms: u64,
+    /// Time for which the locks stay closed after the grant.
+    pub at_least_ms: u64,
     /// True to send the call on the stream of the client.
     pub is_on_stream: bool,
     pub disconnect_grace_ms: Option<u64>,
@@ -145,6 +151,10 @@ impl fmt::Display for Action {
                 )
             }
             Self::SetLimit { lock, limit } => write!(f, "limit of lock {lock}: {limit:?}"),
+            Self::Close { lock, for_ms } => {
+                write!(f, "an operator closes lock {lock} for {for_ms} ms")
+            }
+            Self::OpenLock { lock } => write!(f, "an operator opens lock {lock}"),
             Self::Acquire(call) => write!(f, "{call}"),
             Self::Retry { attempt, broker } => {
                 write!(
@@ -198,8 +208,8 @@ impl fmt::Display for CallArguments {
         }
         write!(
             f,
-            " as {} at broker {}: ttl {} ms, wait {} ms",
-            self.call, self.broker, self.ttl_ms, self.wait_ms
+            " as {} at broker {}: ttl {} ms, wait {} ms, at least {} ms",
+            self.call, self.broker, self.ttl_ms, self.wait_ms, self.at_least_ms
         )
     }
 }

@@ -35,7 +35,7 @@ fn event_of(reply: &StoreReply) -> &'static str {
         StoreReply::Release(_) => "released",
         StoreReply::Cancel(_) => "rolled back",
         StoreReply::SetLimit(_) => "limit set",
-        StoreReply::SetClosure(_) => "closed or opened",
+        StoreReply::SetClosure(_) => "closed or opened by an operator",
         StoreReply::Acquire(_)
         | StoreReply::Vote(_)
         | StoreReply::Attach(_)

@@ -1,6 +1,6 @@
 //! Actions of an operator. Their commands are neither lost nor late.
 
-use leasehold_server::lock::{RevokeCommand, RevokeMode};
+use leasehold_server::lock::{CloseCommand, Owner, RevokeCommand, RevokeMode};
 
 use super::{
     broker::ModelBroker,
@@ -35,6 +35,19 @@ impl World {
             mode,
         };
         self.operate(lock, StoreCommand::Revoke(command))
+    }
+
+    pub(super) fn close(&mut self, lock: LockIndex, for_ms: u32) -> Result<bool, String> {
+        let command = CloseCommand {
+            lock: lock_key(lock),
+            until_ms: self.now_us / 1_000 + u64::from(for_ms),
+            operator: Owner::default(),
+        };
+        self.operate(lock, StoreCommand::Close(command))
+    }
+
+    pub(super) fn open(&mut self, lock: LockIndex) -> Result<bool, String> {
+        self.operate(lock, StoreCommand::Open)
     }
 
     fn operate(&mut self, lock: LockIndex, command: StoreCommand) -> Result<bool, String> {

@@ -42,6 +42,11 @@ pub struct Observations {
     touches: BTreeMap<(LockIndex, ProcessKey), u64>,
     /// End of the lock delay of leases that were not released, if they expire.
     delays: BTreeMap<(LockIndex, CallKey), u64>,
+    /// Periods in which a lock is closed, by the lease with `at_least` or the operator that closes
+    /// it.
+    periods: BTreeMap<(LockIndex, ClosedBy), Period>,
+    /// Newest token of each lock when an operator opened it: what older leases close is open.
+    opened: Vec<u64>,
     /// Locks of leases that an operator revoked.
     revoked: BTreeMap<(LockIndex, CallKey), RevokeMode>,
     /// Time since which a holder has no client, no broker and no message that could renew it.
@@ -64,6 +69,8 @@ impl Observations {
             handed_off: BTreeSet::new(),
             touches: BTreeMap::new(),
             delays: BTreeMap::new(),
+            periods: BTreeMap::new(),
+            opened: vec![0; locks],
             revoked: BTreeMap::new(),
             orphans: BTreeMap::new(),
             counts: BTreeMap::new(),
@@ -86,6 +93,22 @@ pub(super) struct Executor {
 struct KnownGrant {
     lease: CallKey,
     ttl_ms: u64,
+    granted_us: u64,
+}
+
+/// What closes a lock for a period.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum ClosedBy {
+    Operator,
+    Lease(CallKey),
+}
+
+/// A period in which a lock is closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Period {
+    until_us: u64,
+    /// Era of the store that has the record: a loss of data ends the period.
+    era: u32,
 }
 
 /// A grant that a command makes.
@@ -134,6 +157,7 @@ impl World {
             let known = &mut self.observations.limits[usize::from(lock)];
             *known = (*known).max(*limit);
         }
+        self.observe_closing(lock, command, reply, executor.era);
         let mut granted = Vec::new();
         if let (StoreCommand::Acquire(acquire), StoreReply::Acquire(Ok(outcome))) = (command, reply)
             && let Acquired::Granted(grant) = &outcome.reply
@@ -147,7 +171,7 @@ impl World {
         granted.sort_by_key(|(_, token)| *token);
         for (request, token) in granted {
             if let Some(grant) = self.new_grant(lock, request, token)? {
-                self.check_grant(lock, &grant)?;
+                self.check_grant(lock, &grant, executor.era)?;
                 // Waiters may have moved from the former master to the new one.
                 if is_current {
                     self.check_order(lock, process, before, &grant)?;
@@ -213,7 +237,11 @@ impl World {
         }
         *newest = token;
         let ttl_ms = arguments.ttl_ms;
-        let grant = KnownGrant { lease, ttl_ms };
+        let grant = KnownGrant {
+            lease,
+            ttl_ms,
+            granted_us: self.now_us,
+        };
         self.observations.grants.insert((lock, token), grant);
         Ok(Some(NewGrant {
             call,
@@ -223,7 +251,8 @@ impl World {
         }))
     }
 
-    fn check_grant(&mut self, lock: LockIndex, grant: &NewGrant) -> Result<(), String> {
+    /// Checks a grant of a master in this era.
+    fn check_grant(&mut self, lock: LockIndex, grant: &NewGrant, era: u32) -> Result<(), String> {
         let NewGrant { lease, token, .. } = grant;
         let others = self.trusted_weight(lock, Some(*lease));
         let limit = self.observations.limits[usize::from(lock)];
@@ -247,7 +276,59 @@ impl World {
                 until_us - self.now_us
             ));
         }
+        let period = self.observations.periods.iter().find(|((of, by), period)| {
+            *of == lock
+                && *by != ClosedBy::Lease(*lease)
+                && period.era == era
+                && self.now_us < period.until_us
+        });
+        if let Some(((_, by), period)) = period {
+            return Err(format!(
+                "lock {lock} is granted to lease {lease} {} µs before the end of the period for \
+                 which it is closed by {by:?}",
+                period.until_us - self.now_us
+            ));
+        }
         Ok(())
+    }
+
+    /// Observes a command of an operator to close or to open a lock.
+    fn observe_closing(
+        &mut self,
+        lock: LockIndex,
+        command: &StoreCommand,
+        reply: &StoreReply,
+        era: u32,
+    ) {
+        let Observations {
+            periods,
+            opened,
+            newest_tokens,
+            delays,
+            ..
+        } = &mut self.observations;
+        match (command, reply) {
+            (StoreCommand::Close(close), StoreReply::SetClosure(Ok(_))) => {
+                let until_us = close.until_ms * 1_000;
+                let period = periods.entry((lock, ClosedBy::Operator));
+                let period = period.or_insert(Period { until_us, era });
+                let earlier_us = if period.era == era {
+                    period.until_us
+                } else {
+                    0
+                };
+                *period = Period {
+                    until_us: until_us.max(earlier_us),
+                    era,
+                };
+            }
+            (StoreCommand::Open, StoreReply::SetClosure(Ok(_))) => {
+                periods.retain(|(of, _), _| *of != lock);
+                delays.retain(|(of, _), _| *of != lock);
+                opened[usize::from(lock)] = newest_tokens[usize::from(lock)];
+            }
+            _ => {}
+        }
     }
 
     /// Checks that a grant passes no waiter that was queued earlier.
@@ -390,6 +471,7 @@ impl World {
             self.check_lock(lock)?;
         }
         self.update_delays();
+        self.update_periods();
         Ok(())
     }
 
@@ -448,6 +530,38 @@ impl World {
         others.map(|(_, held)| u64::from(held.weight())).sum()
     }
 
+    /// Updates the periods of the leases that clients have received with `at_least`. The lock of a
+    /// lease that it entered further may be shared by others before the lease ends.
+    fn update_periods(&mut self) {
+        for client in &self.clients {
+            let calls = client.calls.values();
+            let entered: BTreeSet<_> = calls.filter_map(|call| call.arguments.under).collect();
+            for (key, lease) in &client.leases {
+                let created = &client.calls[&key.number].arguments;
+                for (lock, held) in &lease.locks {
+                    let is_own = created.targets.iter().any(|target| target.lock == *lock);
+                    let is_opened = held.token <= self.observations.opened[usize::from(*lock)];
+                    let by = (*lock, ClosedBy::Lease(*key));
+                    if entered.contains(key) {
+                        self.observations.periods.remove(&by);
+                    } else if created.at_least_ms > 0
+                        && is_own
+                        && held.weight() == WHOLE
+                        && held.era == self.store.era
+                        && !is_opened
+                    {
+                        let granted = &self.observations.grants[&(*lock, held.token)];
+                        let period = Period {
+                            until_us: granted.granted_us + created.at_least_ms * 1_000,
+                            era: held.era,
+                        };
+                        self.observations.periods.insert(by, period);
+                    }
+                }
+            }
+        }
+    }
+
     fn update_delays(&mut self) {
         for client in &self.clients {
             for (key, lease) in &client.leases {
@@ -460,6 +574,7 @@ impl World {
                     let revoked = self.observations.revoked.get(&(*lock, *key));
                     if created.lock_delay_ms == 0
                         || !is_exclusive
+                        || held.token <= self.observations.opened[usize::from(*lock)]
                         || has_lapsed
                         || revoked == Some(&RevokeMode::Immediate)
                         || held.era != self.store.era
@@ -581,7 +696,7 @@ impl World {
             let Some(since_us) = self.observations.orphans.get(&token) else {
                 continue;
             };
-            let KnownGrant { lease, ttl_ms } = self.observations.grants[&token];
+            let KnownGrant { lease, ttl_ms, .. } = self.observations.grants[&token];
             let expiry_us = (ttl_ms * 6 / 5 + 250) * 1_000;
             if self.now_us > since_us + expiry_us {
                 return Err(format!(

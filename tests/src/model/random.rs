@@ -436,6 +436,10 @@ impl RandomWalk {
             ttl_ms: *TTLS_MS.choose(&mut self.rng)?,
             wait_ms: *WAITS_MS.choose(&mut self.rng)?,
             lock_delay_ms: [0, 0, 0, 700][self.rng.gen_range(0..4)],
+            at_least_ms: match under {
+                None => [0, 0, 0, 0, 0, 0, 1_500, 3_000][self.rng.gen_range(0..8)],
+                Some(_) => 0,
+            },
             is_on_stream,
             disconnect_grace_ms: [None, None, Some(0), Some(400)][self.rng.gen_range(0..4)]
                 .filter(|_| is_on_stream),
@@ -547,6 +551,16 @@ impl RandomWalk {
                 lock: self.lock(),
                 lease: self.held_lease(client)?,
                 mode: [RevokeMode::Graceful, RevokeMode::Immediate][self.rng.gen_range(0..2)],
+            });
+        }
+        if self.rng.gen_bool(0.5) {
+            let lock = self.lock();
+            return Some(match self.rng.gen_bool(0.6) {
+                true => Action::Close {
+                    lock,
+                    for_ms: [300, 1_000, 3_000][self.rng.gen_range(0..3)],
+                },
+                false => Action::OpenLock { lock },
             });
         }
         let semaphores = (0_u8..).zip(&self.kinds);

@@ -209,6 +209,8 @@ impl World {
             Action::RollBack { saves_ago } => self.roll_back(*saves_ago),
             Action::Promote { saves_ago } => self.store.promote(*saves_ago, self.now_us),
             Action::SetLimit { lock, limit } => self.set_limit(*lock, *limit)?,
+            Action::Close { lock, for_ms } => self.close(*lock, *for_ms)?,
+            Action::OpenLock { lock } => self.open(*lock)?,
             Action::Revoke { lock, lease, mode } => self.revoke(*lock, *lease, *mode)?,
         };
         Ok(applied)

@@ -32,6 +32,7 @@ fn acquire(number: u8, broker: u8) -> Action {
         ttl_ms: 2_000,
         wait_ms: 5_000,
         lock_delay_ms: 0,
+        at_least_ms: 0,
         is_on_stream: false,
         disconnect_grace_ms: None,
         max_hold_ms: None,

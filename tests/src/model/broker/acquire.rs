@@ -212,7 +212,7 @@ impl AcquireRequest {
             options: LeaseOptions {
                 max_hold_ms: arguments.max_hold_ms,
                 lock_delay_ms: arguments.lock_delay_ms,
-                at_least_ms: 0,
+                at_least_ms: arguments.at_least_ms,
                 disconnect_grace_ms: arguments.disconnect_grace_ms,
             },
             wait_ms,

@@ -55,6 +55,8 @@ impl SearchState {
             Action::Touch { .. }
             | Action::Save
             | Action::SetLimit { .. }
+            | Action::Close { .. }
+            | Action::OpenLock { .. }
             | Action::Revoke { .. }
             | Action::Retry { .. }
             | Action::Open { .. }
@@ -355,6 +357,7 @@ fn arguments(
         ttl_ms: TTL_MAX_MS,
         wait_ms: WAIT_MS,
         lock_delay_ms: if call.client == 0 { 1_000 } else { 0 },
+        at_least_ms: 0,
         is_on_stream,
         disconnect_grace_ms: (is_on_stream && call.number > 0).then_some(1_000),
         max_hold_ms: None,

@@ -27,6 +27,10 @@ pub struct Observations {
     delivered: BTreeMap<u64, CallKey>,
     /// Newest token that a client had received when a call began.
     newest_before: BTreeMap<CallKey, u64>,
+    /// Time at which a call began.
+    begun_us: BTreeMap<CallKey, u64>,
+    /// Periods for which delivered leases with `at_least` close the lock, by their tokens.
+    periods: BTreeMap<u64, Period>,
     /// Leases whose token a second round may have raised, as no quorum had granted one token in the
     /// first one.
     raised: BTreeSet<LeaseId>,
@@ -35,6 +39,16 @@ pub struct Observations {
     orphans: BTreeMap<(u8, LeaseId), u64>,
     /// Numbers of the observed events, which show that a run has reached them.
     pub counts: BTreeMap<&'static str, u64>,
+}
+
+/// A period for which a lease closes the lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Period {
+    lease: CallKey,
+    /// Earliest end by the clock of any node.
+    until_us: u64,
+    /// Number of restarts of nodes, which lose the period.
+    restarts: u32,
 }
 
 impl Observations {
@@ -73,7 +87,8 @@ impl Observations {
         self.raised.insert(lease);
     }
 
-    pub(super) fn begin_call(&mut self, call: CallKey) {
+    pub(super) fn begin_call(&mut self, call: CallKey, now_us: u64) {
+        self.begun_us.insert(call, now_us);
         self.calls.insert(call.lease_id(), call);
         let newest = self.delivered.keys().next_back().copied();
         self.newest_before.insert(call, newest.unwrap_or(0));
@@ -127,6 +142,31 @@ impl RedlockWorld {
                 return Err(format!(
                     "token {token} of call {call} is below {newest}, which was delivered before"
                 ));
+            }
+            let mut earlier = self.observations.periods.range(..token);
+            let closing = earlier.find(|(_, period)| {
+                period.lease != lease
+                    && period.restarts == self.restarts
+                    && self.now_us < period.until_us
+            });
+            if let Some((_, period)) = closing {
+                return Err(format!(
+                    "token {token} of call {call} is delivered {} µs before the end of the period \
+                     for which lease {} closes the lock",
+                    period.until_us - self.now_us,
+                    period.lease
+                ));
+            }
+            let at_least_ms = known.arguments.at_least_ms;
+            if at_least_ms > 0 {
+                // The clock of a node may be faster by a fifth.
+                let until_us = self.observations.begun_us[&call] + at_least_ms * 1_000 * 5 / 6;
+                let period = Period {
+                    lease,
+                    until_us,
+                    restarts: self.restarts,
+                };
+                self.observations.periods.insert(token, period);
             }
         }
         Ok(())

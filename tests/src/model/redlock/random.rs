@@ -352,6 +352,10 @@ impl RedlockWalk {
             ttl_ms: *TTLS_MS.choose(&mut self.rng)?,
             wait_ms: *WAITS_MS.choose(&mut self.rng)?,
             lock_delay_ms: [0, 0, 0, 700][self.rng.gen_range(0..4)],
+            at_least_ms: match under {
+                None => [0, 0, 0, 0, 0, 0, 1_500, 3_000][self.rng.gen_range(0..8)],
+                Some(_) => 0,
+            },
             is_on_stream,
             disconnect_grace_ms: None,
             max_hold_ms: None,

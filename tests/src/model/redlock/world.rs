@@ -419,7 +419,7 @@ impl RedlockWorld {
             state: CallState::Open,
         };
         client.calls.insert(call.number, known);
-        self.observations.begin_call(call);
+        self.observations.begin_call(call, self.now_us);
         self.send_attempt(AttemptKey { call, number: 0 }, arguments.broker)
     }
 

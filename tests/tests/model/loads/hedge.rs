@@ -46,6 +46,7 @@ fn acquire(call: CallKey, broker: u8) -> A {
         ttl_ms: 2_000,
         wait_ms: 0,
         lock_delay_ms: 0,
+        at_least_ms: 0,
         is_on_stream: false,
         disconnect_grace_ms: None,
         max_hold_ms: None,
