@@ -3,6 +3,7 @@
 mod loads {
     mod doors;
     mod doors_tokens;
+    mod once_per_period;
     mod together;
 }
 
