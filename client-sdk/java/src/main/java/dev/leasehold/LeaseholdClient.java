@@ -13,6 +13,7 @@ import java.util.Arrays;
 import java.util.Collection;
 import java.util.List;
 import java.util.Optional;
+import java.util.OptionalInt;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 
@@ -289,10 +290,10 @@ public class LeaseholdClient implements AutoCloseable {
     }
 
     /**
-     * Returns the holders and the number of waiters of a lock at this moment.
+     * Returns the holders, the number of waiters, the closure and the permits of a lock at this moment.
      *
      * @param name the lock
-     * @return empty if the lock has neither holders nor waiters
+     * @return empty if the lock has neither holders nor waiters, is not closed, and has no set limit
      * @throws dev.leasehold.error.AcquireException if no broker answers the request successfully
      * @throws InterruptedException if the thread is interrupted while it waits
      */
@@ -301,15 +302,74 @@ public class LeaseholdClient implements AutoCloseable {
     }
 
     /**
-     * Returns the holders and the number of waiters of a lock at this moment.
+     * Returns the holders, the number of waiters, the closure and the permits of a lock at this moment.
      *
      * @param target the lock
-     * @return empty if the lock has neither holders nor waiters
+     * @return empty if the lock has neither holders nor waiters, is not closed, and has no set limit
      * @throws dev.leasehold.error.AcquireException if no broker answers the request successfully
      * @throws InterruptedException if the thread is interrupted while it waits
      */
     public Optional<LockState> get(Target target) throws InterruptedException {
         return await(backend.getLockState(target.lock()));
+    }
+
+    /**
+     * Sets the limit of a semaphore: {@code setLimit(Target.of(name), limit)}.
+     *
+     * @param name the lock
+     * @param limit as in {@link #setLimit(Target, int)}
+     * @return as {@link #setLimit(Target, int)}
+     * @throws InterruptedException as {@link #setLimit(Target, int)}, with all its other exceptions
+     */
+    public OptionalInt setLimit(String name, int limit) throws InterruptedException {
+        return setLimit(Target.of(name), limit);
+    }
+
+    /**
+     * Sets the limit of a semaphore. Until {@link #removeLimit(Target)} removes the limit, callers follow it, whatever
+     * limit they request, also while the lock is idle. A larger limit admits waiters at once. A smaller one revokes no
+     * lease: new grants wait until enough permits are released, and waiters that request more permits than the limit
+     * fail with {@link dev.leasehold.error.LimitMismatchException}.
+     *
+     * <p>If the broker has access rules, they must allow this client {@code set_limit} or {@code admin}. A call that
+     * was interrupted, or that failed with {@link dev.leasehold.error.UnavailableException}, may have set the limit
+     * nevertheless. It can be repeated.
+     *
+     * @param lock the lock, of which only namespace and name are used
+     * @param limit number of permits that the lock has in all, 1-1000; 0 removes the limit
+     * @return the previous limit in use; empty if there was none
+     * @throws dev.leasehold.error.PermissionDeniedException if the access rules do not allow the call
+     * @throws dev.leasehold.error.LimitMismatchException if the lock is in use as an exclusive or shared lock
+     * @throws dev.leasehold.error.InvalidException if the limit or the name is outside its range
+     * @throws dev.leasehold.error.UnavailableException if no broker answers, or its store does not
+     * @throws dev.leasehold.error.AcquireException if the request fails for another reason
+     * @throws InterruptedException if the thread is interrupted while it waits
+     */
+    public OptionalInt setLimit(Target lock, int limit) throws InterruptedException {
+        return await(backend.setLimit(lock.lock(), limit));
+    }
+
+    /**
+     * Removes the set limit of a semaphore: {@code removeLimit(Target.of(name))}.
+     *
+     * @param name the lock
+     * @return as {@link #removeLimit(Target)}
+     * @throws InterruptedException as {@link #removeLimit(Target)}, with all its other exceptions
+     */
+    public OptionalInt removeLimit(String name) throws InterruptedException {
+        return removeLimit(Target.of(name));
+    }
+
+    /**
+     * Removes the limit that was set with {@link #setLimit(Target, int)}. A lock in use keeps the limit until it is
+     * idle; an idle lock takes the mode and the limit of the next call.
+     *
+     * @param lock the lock, of which only namespace and name are used
+     * @return the limit that was set; empty if there was none
+     * @throws InterruptedException as {@link #setLimit(Target, int)}, with all its other exceptions
+     */
+    public OptionalInt removeLimit(Target lock) throws InterruptedException {
+        return await(backend.setLimit(lock.lock(), 0));
     }
 
     /**

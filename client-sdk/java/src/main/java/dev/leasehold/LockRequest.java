@@ -217,8 +217,8 @@ public final class LockRequest {
     }
 
     /**
-     * Sets a hook that is called with the queue position when the request is enqueued and whenever the position
-     * changes, at most once a second.
+     * Sets a hook that is called with the queue position when the request is enqueued and whenever the position, the
+     * holders or the closure change, at most once a second.
      *
      * @param hook called by the waiting thread, or by a thread of the client for an asynchronous acquire; an exception
      *     of the hook ends the acquire

@@ -60,7 +60,8 @@ public final class Target {
     }
 
     /**
-     * Sets the mode to semaphore. All callers must name the same limit.
+     * Sets the mode to semaphore. All callers must name the same limit, unless one is set with
+     * {@link LeaseholdClient#setLimit(Target, int)}, which overrides theirs.
      *
      * @param permits number of permits to acquire
      * @param limit number of permits that the lock has in all, 1-1000; 0: the limit in use

@@ -21,6 +21,7 @@ import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
 
@@ -131,6 +132,38 @@ class CallsTest {
             List<Integer> numbers =
                     positions.stream().map(QueuePosition::position).toList();
             assertEquals(numbers.stream().sorted((a, b) -> b - a).toList(), numbers);
+        }
+    }
+
+    @Test
+    void theStateAndTheQueuePositionSayByWhomTheLockIsClosed() throws Exception {
+        try (Fixture fixture = Fixture.BrokerKind.REAL.createFixture()) {
+            LeaseholdClient client = fixture.client("one");
+            Duration ttl = Duration.ofSeconds(2);
+            Lease lease = client.lock("a")
+                    .ttl(ttl)
+                    .atLeast(Duration.ofMinutes(1))
+                    .reason("hourly")
+                    .acquire();
+            assertEquals(Optional.empty(), client.get("a").orElseThrow().closure());
+            CompletableFuture<QueuePosition> first = new CompletableFuture<>();
+            CompletableFuture<Closure> whileQueued = new CompletableFuture<>();
+            client.lock("a")
+                    .onQueue(position -> {
+                        first.complete(position);
+                        position.closure().ifPresent(whileQueued::complete);
+                    })
+                    .acquireAsync();
+            assertEquals(Optional.empty(), awaitResult(first).closure());
+            lease.close();
+            for (Closure closure : List.of(
+                    awaitResult(whileQueued),
+                    client.get("a").orElseThrow().closure().orElseThrow())) {
+                assertEquals(ClosureCause.AT_LEAST, closure.cause());
+                assertEquals("one", closure.owner());
+                assertEquals("hourly", closure.reason());
+                assertTrue(closure.remaining().compareTo(ttl) > 0, closure.toString());
+            }
         }
     }
 
@@ -254,6 +287,7 @@ class CallsTest {
             assertTrue(held.isValid());
             assertThrows(ClosedException.class, () -> client.acquire("c"));
             assertThrows(ClosedException.class, () -> client.get("c"));
+            assertThrows(ClosedException.class, () -> client.setLimit("c", 1));
             client.close();
             LeaseLostException leaseLost = assertThrows(LeaseLostException.class, lease::close);
             assertEquals(LostReason.CLOSED, leaseLost.reason());

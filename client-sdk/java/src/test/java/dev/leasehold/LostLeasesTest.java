@@ -68,6 +68,7 @@ class LostLeasesTest {
             assertTrue(error.getMessage().contains("no broker can be reached"), error.getMessage());
             assertTrue(since(startedAt).toSeconds() >= 4 && since(startedAt).toSeconds() <= 6);
             assertThrows(UnavailableException.class, () -> client.get("a"));
+            assertThrows(UnavailableException.class, () -> client.setLimit("a", 2));
         }
     }
 

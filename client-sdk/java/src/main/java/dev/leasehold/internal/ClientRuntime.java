@@ -6,11 +6,14 @@ import dev.leasehold.error.ClosedException;
 import dev.leasehold.error.UnavailableException;
 import dev.leasehold.error.UnreachableException;
 import dev.leasehold.v1.GetLockRequest;
+import dev.leasehold.v1.SetLockLimitRequest;
 import io.grpc.Status;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
+import java.util.OptionalInt;
 import java.util.concurrent.CompletableFuture;
+import java.util.function.Consumer;
 
 /**
  * The runtime of a client: its thread and its sessions. The public methods are for any thread, the others for the
@@ -72,7 +75,46 @@ public final class ClientRuntime implements Backend, Worker.TickHandler {
 
     @Override
     public CompletableFuture<Optional<LockState>> getLockState(LockName lock) {
+        GetLockRequest request = GetLockRequest.newBuilder()
+                .setNamespace(lock.namespace())
+                .setName(lock.name())
+                .build();
         CompletableFuture<Optional<LockState>> future = new CompletableFuture<>();
+        sendWhenConnected(
+                future,
+                connection -> connection.getLock(request, (response, error) -> {
+                    if (error == null) {
+                        future.complete(Optional.of(Converter.lockState(response.getLock())));
+                    } else if (Status.fromThrowable(error).getCode() == Status.Code.NOT_FOUND) {
+                        future.complete(Optional.empty());
+                    } else {
+                        future.completeExceptionally(requestError(error));
+                    }
+                }));
+        return future;
+    }
+
+    @Override
+    public CompletableFuture<OptionalInt> setLimit(LockName lock, int limit) {
+        SetLockLimitRequest request = SetLockLimitRequest.newBuilder()
+                .setLock(lock.toProto())
+                .setLimit(limit)
+                .build();
+        CompletableFuture<OptionalInt> future = new CompletableFuture<>();
+        sendWhenConnected(
+                future,
+                connection -> connection.setLockLimit(request, (response, error) -> {
+                    if (error == null) {
+                        future.complete(Converter.previousLimit(response));
+                    } else {
+                        future.completeExceptionally(requestError(error));
+                    }
+                }));
+        return future;
+    }
+
+    /** Sends a unary request once a stream is open, or fails its future with the reason why none is. */
+    private void sendWhenConnected(CompletableFuture<?> future, Consumer<StreamConnection> request) {
         worker.post(() -> {
             if (isClosed) {
                 future.completeExceptionally(new ClosedException());
@@ -80,31 +122,17 @@ public final class ClientRuntime implements Backend, Worker.TickHandler {
             }
             Session session = sessionWithCapacity(0);
             CompletableFuture<Void> connected = new CompletableFuture<>();
-            connected.whenComplete((nothing, error) -> getLockState(session, lock, future));
+            connected.whenComplete((nothing, error) -> {
+                if (session.connection() != null) {
+                    request.accept(session.connection());
+                } else {
+                    future.completeExceptionally(
+                            isClosed
+                                    ? new ClosedException()
+                                    : new UnavailableException(session.failover.errorMessage(), null));
+                }
+            });
             session.failover.completeWhenConnected(connected);
-        });
-        return future;
-    }
-
-    private void getLockState(Session session, LockName lock, CompletableFuture<Optional<LockState>> future) {
-        if (session.connection() == null) {
-            AcquireException reason =
-                    isClosed ? new ClosedException() : new UnavailableException(session.failover.errorMessage(), null);
-            future.completeExceptionally(reason);
-            return;
-        }
-        GetLockRequest request = GetLockRequest.newBuilder()
-                .setNamespace(lock.namespace())
-                .setName(lock.name())
-                .build();
-        session.connection().getLock(request, (response, error) -> {
-            if (error == null) {
-                future.complete(Optional.of(Converter.lockState(response.getLock())));
-            } else if (Status.fromThrowable(error).getCode() == Status.Code.NOT_FOUND) {
-                future.complete(Optional.empty());
-            } else {
-                future.completeExceptionally(requestError(error));
-            }
         });
     }
 

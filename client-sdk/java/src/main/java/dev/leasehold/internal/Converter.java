@@ -11,6 +11,7 @@ import dev.leasehold.Holder;
 import dev.leasehold.LockState;
 import dev.leasehold.Loss;
 import dev.leasehold.LostReason;
+import dev.leasehold.PermitUsage;
 import dev.leasehold.QueuePosition;
 import dev.leasehold.error.AcquireException;
 import dev.leasehold.error.HeldException;
@@ -35,12 +36,15 @@ import dev.leasehold.v1.LeaseEnded;
 import dev.leasehold.v1.Lock;
 import dev.leasehold.v1.Queued;
 import dev.leasehold.v1.Refused;
+import dev.leasehold.v1.SetLockLimitResponse;
 import io.grpc.Status;
 import io.grpc.StatusRuntimeException;
 import io.grpc.protobuf.StatusProto;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.List;
+import java.util.Optional;
+import java.util.OptionalInt;
 import java.util.Set;
 
 /** Conversion of messages of the broker into types of this library. */
@@ -73,11 +77,29 @@ final class Converter {
     }
 
     static QueuePosition queuePosition(Queued queued) {
-        return new QueuePosition(queued.getPosition(), queued.getQueueLength(), holders(queued.getHoldersList()));
+        return new QueuePosition(
+                queued.getPosition(),
+                queued.getQueueLength(),
+                holders(queued.getHoldersList()),
+                queued.hasClosure() ? Optional.of(closure(queued.getClosure())) : Optional.empty());
     }
 
     static LockState lockState(Lock lock) {
-        return new LockState(holders(lock.getHoldersList()), lock.getQueueLength(), lock.getLastFencingToken());
+        return new LockState(
+                holders(lock.getHoldersList()),
+                lock.getQueueLength(),
+                lock.getLastFencingToken(),
+                lock.hasClosure() ? Optional.of(closure(lock.getClosure())) : Optional.empty(),
+                lock.hasPermitUsage() ? Optional.of(permitUsage(lock.getPermitUsage())) : Optional.empty());
+    }
+
+    private static PermitUsage permitUsage(dev.leasehold.v1.PermitUsage usage) {
+        return new PermitUsage(usage.getLimit(), usage.getUsed(), usage.getIsLimitSet());
+    }
+
+    static OptionalInt previousLimit(SetLockLimitResponse response) {
+        int limit = response.getPreviousLimit();
+        return limit == 0 ? OptionalInt.empty() : OptionalInt.of(limit);
     }
 
     /** Converts a rejection into an exception. */
@@ -137,11 +159,12 @@ final class Converter {
         return Contention.getDefaultInstance();
     }
 
+    /** Returns the closure of a contention, or null. */
     private static Closure closure(Contention contention) {
-        if (!contention.hasClosure()) {
-            return null;
-        }
-        dev.leasehold.v1.Closure closure = contention.getClosure();
+        return contention.hasClosure() ? closure(contention.getClosure()) : null;
+    }
+
+    private static Closure closure(dev.leasehold.v1.Closure closure) {
         ClosureCause cause = switch (closure.getCause()) {
             case CLOSURE_CAUSE_LOCK_DELAY -> ClosureCause.LOCK_DELAY;
             case CLOSURE_CAUSE_AT_LEAST -> ClosureCause.AT_LEAST;

@@ -13,6 +13,8 @@ import dev.leasehold.v1.LockServiceGrpc;
 import dev.leasehold.v1.RefreshCredential;
 import dev.leasehold.v1.ReleaseRequest;
 import dev.leasehold.v1.ReleaseResponse;
+import dev.leasehold.v1.SetLockLimitRequest;
+import dev.leasehold.v1.SetLockLimitResponse;
 import io.grpc.CallOptions;
 import io.grpc.Channel;
 import io.grpc.ClientCall;
@@ -333,6 +335,11 @@ final class StreamConnection {
     /** Requests the state of a lock. {@code callback} gets the response or the error in a thread of gRPC. */
     void getLock(GetLockRequest request, BiConsumer<GetLockResponse, Throwable> callback) {
         callUnary(InspectionServiceGrpc.getGetLockMethod(), request, callback);
+    }
+
+    /** Sets or removes a limit. {@code callback} gets the response or the error in a thread of gRPC. */
+    void setLockLimit(SetLockLimitRequest request, BiConsumer<SetLockLimitResponse, Throwable> callback) {
+        callUnary(LockServiceGrpc.getSetLockLimitMethod(), request, callback);
     }
 
     private <T, R> void callUnary(MethodDescriptor<T, R> method, T request, BiConsumer<R, Throwable> callback) {

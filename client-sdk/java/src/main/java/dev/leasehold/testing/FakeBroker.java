@@ -13,6 +13,7 @@ import dev.leasehold.internal.LeaseHandle;
 import dev.leasehold.internal.LockName;
 import dev.leasehold.internal.Worker;
 import java.util.Optional;
+import java.util.OptionalInt;
 import java.util.concurrent.CompletableFuture;
 import java.util.function.Supplier;
 
@@ -21,8 +22,8 @@ import java.util.function.Supplier;
  *
  * <p>Leases never expire, and {@code maxHold}, {@code lockDelay}, {@code atLeast} and {@code disconnectGrace} are
  * ignored: a lock is held until it is released or lost, and then free at once. The rest is as with a real broker: one
- * queue for each lock in strict order, fencing tokens that rise, shared locks, permits, several locks at once and
- * re-entry.
+ * queue for each lock in strict order, fencing tokens that rise, shared locks, permits, set limits, several locks at
+ * once and re-entry.
  */
 public final class FakeBroker implements AutoCloseable {
     private final FakeLocks locks = new FakeLocks();
@@ -146,6 +147,13 @@ public final class FakeBroker implements AutoCloseable {
         public CompletableFuture<Optional<LockState>> getLockState(LockName lock) {
             CompletableFuture<Optional<LockState>> future = new CompletableFuture<>();
             worker.post(() -> locks.getLockState(this, lock, future));
+            return future;
+        }
+
+        @Override
+        public CompletableFuture<OptionalInt> setLimit(LockName lock, int limit) {
+            CompletableFuture<OptionalInt> future = new CompletableFuture<>();
+            worker.post(() -> locks.setLimit(this, lock, limit, future));
             return future;
         }
 

@@ -8,31 +8,28 @@ import dev.leasehold.v1.LockTarget;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.HashMap;
-import java.util.List;
 import java.util.Map;
 import java.util.UUID;
 
 /** The hold of one lease on one lock of a fake broker. */
 final class FakeHold {
     /** Weight of an exclusive holder, and limit of a lock that is no semaphore. A shared holder weighs 1. */
-    private static final int FULL_WEIGHT = 1 << 30;
+    static final int FULL_WEIGHT = 1 << 30;
 
     private static final Duration TTL_DEFAULT = Duration.ofSeconds(10);
 
-    private final int limit;
     private final Holder holder;
     /** Weights of the entries, by request id. */
     private final Map<String, Integer> entries = new HashMap<>();
 
-    private FakeHold(int limit, Holder holder) {
-        this.limit = limit;
+    private FakeHold(Holder holder) {
         this.holder = holder;
     }
 
-    static FakeHold of(String leaseId, LockTarget target, int limit, AcquireCommand command, long fencingToken) {
+    static FakeHold of(String leaseId, LockTarget target, AcquireCommand command, long fencingToken) {
         dev.leasehold.v1.Owner owner = command.params().request().getOwner();
         Holder holder = new Holder(leaseId, owner.getId(), owner.getReason(), fencingToken, Instant.now(), TTL_DEFAULT);
-        FakeHold hold = new FakeHold(limit, holder);
+        FakeHold hold = new FakeHold(holder);
         hold.addEntry(command.params().requestId(), weight(target));
         return hold;
     }
@@ -55,17 +52,9 @@ final class FakeHold {
         };
     }
 
-    /** Returns the limit of the target's lock: the named one for a semaphore, or the one in use if none is named. */
-    static int limit(LockTarget target, List<FakeHold> holds) {
-        if (target.getMode() != LockMode.LOCK_MODE_SEMAPHORE) {
-            return FULL_WEIGHT;
-        }
-        int currentLimit = holds.isEmpty() ? 1 : holds.get(0).limit;
-        return target.getLimit() == 0 ? currentLimit : target.getLimit();
-    }
-
-    int limit() {
-        return limit;
+    /** Returns the limit that a target requests; 0: the limit in use. */
+    static int limit(LockTarget target) {
+        return target.getMode() == LockMode.LOCK_MODE_SEMAPHORE ? target.getLimit() : FULL_WEIGHT;
     }
 
     Holder holder() {

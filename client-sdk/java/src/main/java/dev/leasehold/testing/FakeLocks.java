@@ -4,6 +4,7 @@ import dev.leasehold.Holder;
 import dev.leasehold.LockState;
 import dev.leasehold.Loss;
 import dev.leasehold.LostReason;
+import dev.leasehold.PermitUsage;
 import dev.leasehold.QueuePosition;
 import dev.leasehold.error.AcquireException;
 import dev.leasehold.error.ClosedException;
@@ -27,6 +28,7 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.OptionalInt;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 
@@ -37,6 +39,11 @@ final class FakeLocks implements Worker.TickHandler {
 
     private final Map<LockName, List<FakeHold>> holdsByLock = new HashMap<>();
     private final Map<String, FakeLease> leases = new HashMap<>();
+    /** Limits of locks that have holders or waiters. The limit of an idle lock is stale. */
+    private final Map<LockName, Integer> limits = new HashMap<>();
+    /** Limits that were set, which override those of callers. */
+    private final Map<LockName, Integer> setLimits = new HashMap<>();
+
     private final List<FakeWaiter> queue = new ArrayList<>();
     private final Map<LockName, Deque<AcquireException>> nextErrors = new HashMap<>();
     private final Set<CommandSender> closedClients = new HashSet<>();
@@ -54,6 +61,7 @@ final class FakeLocks implements Worker.TickHandler {
             command.listener().onFailed(error);
             return;
         }
+        command.params().targets().forEach(target -> limits.put(LockName.of(target), limit(target)));
         FakeWaiter waiter = new FakeWaiter(client, command, now + command.waitTimeout());
         queue.add(waiter);
         grantWaiters();
@@ -81,7 +89,7 @@ final class FakeLocks implements Worker.TickHandler {
             if (nextErrors.containsKey(lock) && !nextErrors.get(lock).isEmpty()) {
                 return nextErrors.get(lock).remove();
             }
-            AcquireException error = mismatchError(command, target, holds(lock));
+            AcquireException error = mismatchError(command, target);
             if (error != null) {
                 return error;
             }
@@ -89,19 +97,63 @@ final class FakeLocks implements Worker.TickHandler {
         return null;
     }
 
-    private static AcquireException mismatchError(AcquireCommand command, LockTarget target, List<FakeHold> holds) {
+    private AcquireException mismatchError(AcquireCommand command, LockTarget target) {
+        LockName lock = LockName.of(target);
         int weight = FakeHold.weight(target);
-        int limit = FakeHold.limit(target, holds);
-        if (weight > limit || (!holds.isEmpty() && holds.get(0).limit() != limit)) {
-            return new LimitMismatchException(
-                    "another limit or mode is in use on this lock, or the request exceeds its permits", null);
+        int limit = limit(target);
+        Integer limitInUse = limitInUse(lock);
+        if (weight > limit || (limitInUse != null && limitInUse != limit)) {
+            return limitMismatch();
         }
         boolean isUpgrade = command.under() != null
-                && holds.stream()
+                && holds(lock).stream()
                         .anyMatch(hold -> hold.leaseId().equals(command.under().leaseId()) && hold.weight() < weight);
         return isUpgrade
                 ? new UpgradeDeniedException("the lease holds the lock in a weaker mode and cannot upgrade it", null)
                 : null;
+    }
+
+    private static LimitMismatchException limitMismatch() {
+        return new LimitMismatchException(
+                "another limit or mode is in use on this lock, or the request exceeds its permits", null);
+    }
+
+    /** Returns the limit for a target: the limit in use if the target follows it, or the requested limit. */
+    private int limit(LockTarget target) {
+        LockName lock = LockName.of(target);
+        int requested = FakeHold.limit(target);
+        Integer limitInUse = limitInUse(lock);
+        boolean isSemaphore =
+                requested != FakeHold.FULL_WEIGHT && limitInUse != null && limitInUse != FakeHold.FULL_WEIGHT;
+        boolean isFollowed = isSemaphore && (requested == 0 || setLimits.containsKey(lock));
+        return isFollowed ? limitInUse : Math.max(requested, 1);
+    }
+
+    /** Returns the limit in use; null if the lock has neither holders nor waiters, and no set limit. */
+    private Integer limitInUse(LockName lock) {
+        boolean isIdle = holds(lock).isEmpty() && queueLength(lock) == 0;
+        return isIdle ? setLimits.get(lock) : limits.get(lock);
+    }
+
+    /** Sets the limit of a semaphore, or removes the set limit if {@code limit} is 0. */
+    void setLimit(CommandSender client, LockName lock, int limit, CompletableFuture<OptionalInt> future) {
+        if (closedClients.contains(client)) {
+            future.completeExceptionally(new ClosedException());
+            return;
+        }
+        Integer previous = limit == 0 ? setLimits.get(lock) : limitInUse(lock);
+        if (previous != null && previous == FakeHold.FULL_WEIGHT) {
+            future.completeExceptionally(limitMismatch());
+            return;
+        }
+        if (limit == 0) {
+            setLimits.remove(lock);
+        } else {
+            setLimits.put(lock, limit);
+            limits.put(lock, limit);
+        }
+        future.complete(previous == null ? OptionalInt.empty() : OptionalInt.of(previous));
+        grantWaiters();
     }
 
     private List<FakeHold> holds(LockName lock) {
@@ -174,21 +226,25 @@ final class FakeLocks implements Worker.TickHandler {
         return (int) queue.stream().filter(waiter -> waiter.waitsFor(lock)).count();
     }
 
-    /** Completes a future with the state of a lock, empty if the lock has neither holders nor waiters. */
+    /** Completes a future with the state of a lock, empty if it has neither holders nor waiters, and no set limit. */
     void getLockState(CommandSender client, LockName lock, CompletableFuture<Optional<LockState>> future) {
         if (closedClients.contains(client)) {
             future.completeExceptionally(new ClosedException());
             return;
         }
-        List<Holder> holders = holders(lock);
-        int waiterCount = queueLength(lock);
-        if (holders.isEmpty() && waiterCount == 0) {
+        Integer limit = limitInUse(lock);
+        if (limit == null) {
             future.complete(Optional.empty());
             return;
         }
+        List<Holder> holders = holders(lock);
         long lastFencingToken =
                 holders.stream().mapToLong(Holder::fencingToken).max().orElse(lastToken);
-        future.complete(Optional.of(new LockState(holders, waiterCount, lastFencingToken)));
+        Optional<PermitUsage> permitUsage = limit == FakeHold.FULL_WEIGHT
+                ? Optional.empty()
+                : Optional.of(new PermitUsage(limit, usedWeight(lock), setLimits.containsKey(lock)));
+        LockState state = new LockState(holders, queueLength(lock), lastFencingToken, Optional.empty(), permitUsage);
+        future.complete(Optional.of(state));
     }
 
     /** Fails the waiting calls whose wait has timed out. */
@@ -224,13 +280,11 @@ final class FakeLocks implements Worker.TickHandler {
     private void grantWaiters() {
         Set<LockName> locksAhead = new HashSet<>();
         for (FakeWaiter waiter : List.copyOf(queue)) {
-            Loss loss = waiter.command().under() == null
-                    ? null
-                    : waiter.command().under().validity().loss();
+            AcquireException error = waiterError(waiter);
             boolean isFirst = waiter.locks().stream().noneMatch(locksAhead::contains);
-            if (loss != null) {
+            if (error != null) {
                 queue.remove(waiter);
-                waiter.command().listener().onFailed(new LeaseLostException(loss));
+                waiter.command().listener().onFailed(error);
             } else if (isFirst && canGrant(waiter)) {
                 queue.remove(waiter);
                 grant(waiter);
@@ -241,14 +295,30 @@ final class FakeLocks implements Worker.TickHandler {
         queue.forEach(this::notifyPosition);
     }
 
+    /** Returns the error of a waiting call that can no longer be granted, or null. */
+    private AcquireException waiterError(FakeWaiter waiter) {
+        AcquireCommand command = waiter.command();
+        Loss loss = command.under() == null ? null : command.under().validity().loss();
+        if (loss != null) {
+            return new LeaseLostException(loss);
+        }
+        // The limit may have been lowered.
+        boolean exceedsLimit = command.params().targets().stream()
+                .anyMatch(target -> FakeHold.weight(target) > limits.get(LockName.of(target)));
+        return exceedsLimit ? limitMismatch() : null;
+    }
+
     private boolean canGrant(FakeWaiter waiter) {
         return waiter.command().params().targets().stream().allMatch(target -> {
-            List<FakeHold> holds = holds(LockName.of(target));
-            boolean isReentry = holds.stream().anyMatch(hold -> waiter.isUnder(hold.leaseId()));
-            int usedWeight = holds.stream().mapToInt(FakeHold::weight).sum();
+            LockName lock = LockName.of(target);
+            boolean isReentry = holds(lock).stream().anyMatch(hold -> waiter.isUnder(hold.leaseId()));
             // A sum of exclusive weights would overflow.
-            return isReentry || FakeHold.weight(target) <= FakeHold.limit(target, holds) - usedWeight;
+            return isReentry || FakeHold.weight(target) <= limits.get(lock) - usedWeight(lock);
         });
+    }
+
+    private int usedWeight(LockName lock) {
+        return holds(lock).stream().mapToInt(FakeHold::weight).sum();
     }
 
     private void grant(FakeWaiter waiter) {
@@ -275,7 +345,7 @@ final class FakeLocks implements Worker.TickHandler {
             }
         }
         lastToken++;
-        holds.add(FakeHold.of(leaseId, target, FakeHold.limit(target, holds), command, lastToken));
+        holds.add(FakeHold.of(leaseId, target, command, lastToken));
         return lastToken;
     }
 
@@ -286,6 +356,6 @@ final class FakeLocks implements Worker.TickHandler {
                 + (int) waitersAhead.stream()
                         .filter(other -> other.waitsFor(lock))
                         .count();
-        waiter.notifyPosition(new QueuePosition(position, queueLength(lock), holders(lock)));
+        waiter.notifyPosition(new QueuePosition(position, queueLength(lock), holders(lock), Optional.empty()));
     }
 }

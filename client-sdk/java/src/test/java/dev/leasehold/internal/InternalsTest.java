@@ -11,14 +11,19 @@ import com.google.protobuf.Any;
 import com.google.protobuf.Timestamp;
 import dev.leasehold.Closure;
 import dev.leasehold.ClosureCause;
+import dev.leasehold.LockState;
 import dev.leasehold.Loss;
 import dev.leasehold.LostReason;
+import dev.leasehold.PermitUsage;
+import dev.leasehold.QueuePosition;
 import dev.leasehold.error.HeldException;
 import dev.leasehold.error.OtherException;
 import dev.leasehold.v1.Contention;
 import dev.leasehold.v1.ErrorReason;
 import dev.leasehold.v1.LeaseEnded;
+import dev.leasehold.v1.Lock;
 import dev.leasehold.v1.Owner;
+import dev.leasehold.v1.Queued;
 import dev.leasehold.v1.Refused;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
@@ -26,6 +31,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.time.Instant;
+import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.Test;
@@ -123,6 +129,14 @@ class InternalsTest {
         assertEquals(new Loss(LostReason.OTHER, "new"), Converter.lossFromEnded(ended));
     }
 
+    private static final dev.leasehold.v1.Closure.Builder CLOSED_BY_OPERATOR = dev.leasehold.v1.Closure.newBuilder()
+            .setCause(dev.leasehold.v1.ClosureCause.CLOSURE_CAUSE_OPERATOR)
+            .setOwner(Owner.newBuilder().setId("ops").setReason("database migration"))
+            .setUntilTime(Timestamp.newBuilder().setSeconds(60))
+            .setRemaining(Durations.toProto(Duration.ofSeconds(30)));
+    private static final Closure OPERATOR_CLOSURE = new Closure(
+            ClosureCause.OPERATOR, "ops", "database migration", Instant.ofEpochSecond(60), Duration.ofSeconds(30));
+
     private static HeldException closedException(dev.leasehold.v1.Closure.Builder closure) {
         Contention contention = Contention.newBuilder().setClosure(closure).build();
         Refused refused = Refused.newBuilder()
@@ -135,15 +149,41 @@ class InternalsTest {
 
     @Test
     void theExceptionSaysByWhomTheLockIsClosed() {
-        HeldException closed = closedException(dev.leasehold.v1.Closure.newBuilder()
-                .setCause(dev.leasehold.v1.ClosureCause.CLOSURE_CAUSE_OPERATOR)
-                .setOwner(Owner.newBuilder().setId("ops").setReason("database migration"))
-                .setUntilTime(Timestamp.newBuilder().setSeconds(60))
-                .setRemaining(Durations.toProto(Duration.ofSeconds(30))));
-        Closure expected = new Closure(
-                ClosureCause.OPERATOR, "ops", "database migration", Instant.ofEpochSecond(60), Duration.ofSeconds(30));
-        assertEquals(Optional.of(expected), closed.closure());
+        HeldException closed = closedException(CLOSED_BY_OPERATOR);
+        assertEquals(Optional.of(OPERATOR_CLOSURE), closed.closure());
         assertEquals("a is closed; closed by ops (database migration)", closed.getMessage());
+    }
+
+    @Test
+    void aQueuePositionHasTheClosureOfTheLock() {
+        Queued.Builder queued = Queued.newBuilder().setPosition(2).setQueueLength(3);
+        QueuePosition open = new QueuePosition(2, 3, List.of(), Optional.empty());
+        assertEquals(open, Converter.queuePosition(queued.build()));
+        QueuePosition closed = new QueuePosition(2, 3, List.of(), Optional.of(OPERATOR_CLOSURE));
+        assertEquals(
+                closed,
+                Converter.queuePosition(queued.setClosure(CLOSED_BY_OPERATOR).build()));
+    }
+
+    @Test
+    void aLockStateHasTheClosureAndThePermits() {
+        Lock.Builder lock = Lock.newBuilder()
+                .setState(Lock.State.STATE_FREE)
+                .setQueueLength(1)
+                .setLastFencingToken(7);
+        LockState open = new LockState(List.of(), 1, 7, Optional.empty(), Optional.empty());
+        assertEquals(open, Converter.lockState(lock.build()));
+        lock.setClosure(CLOSED_BY_OPERATOR)
+                .setPermitUsage(dev.leasehold.v1.PermitUsage.newBuilder()
+                        .setLimit(2)
+                        .setUsed(5)
+                        .setIsLimitSet(true));
+        PermitUsage usage = new PermitUsage(2, 5, true);
+        assertEquals(
+                new LockState(List.of(), 1, 7, Optional.of(OPERATOR_CLOSURE), Optional.of(usage)),
+                Converter.lockState(lock.build()));
+        assertEquals(0, usage.free());
+        assertEquals(2, new PermitUsage(7, 5, false).free());
     }
 
     @Test

@@ -6,11 +6,13 @@ import com.google.gson.JsonArray;
 import com.google.gson.JsonElement;
 import com.google.gson.JsonNull;
 import com.google.gson.JsonObject;
+import dev.leasehold.Closure;
 import dev.leasehold.Holder;
 import dev.leasehold.Lease;
 import dev.leasehold.LeaseholdClient;
 import dev.leasehold.Loss;
 import dev.leasehold.LostReason;
+import dev.leasehold.PermitUsage;
 import dev.leasehold.QueuePosition;
 import dev.leasehold.Target;
 import dev.leasehold.error.LeaseLostException;
@@ -21,6 +23,8 @@ import java.io.FileOutputStream;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
+import java.util.Locale;
+import java.util.Optional;
 import java.util.concurrent.CancellationException;
 
 /** Output of the probe to the runner: one JSON object a line. */
@@ -69,6 +73,7 @@ final class Output {
         queued.addProperty("position", position.position());
         queued.addProperty("queue_length", position.queueLength());
         queued.add("holders", holders(position.holders()));
+        queued.add("closure", closure(position.closure()));
         writeLine(queued);
     }
 
@@ -147,9 +152,30 @@ final class Output {
     private static String reason(LostReason reason) {
         StringBuilder name = new StringBuilder();
         for (String word : reason.name().split("_")) {
-            name.append(word.charAt(0)).append(word.substring(1).toLowerCase(java.util.Locale.ROOT));
+            name.append(word.charAt(0)).append(word.substring(1).toLowerCase(Locale.ROOT));
         }
         return name.toString();
+    }
+
+    static JsonElement closure(Optional<Closure> closure) {
+        return closure.<JsonElement>map(Output::closure).orElse(JsonNull.INSTANCE);
+    }
+
+    private static JsonObject closure(Closure closure) {
+        JsonObject json = new JsonObject();
+        json.addProperty("cause", closure.cause().name().toLowerCase(Locale.ROOT));
+        json.addProperty("owner", closure.owner());
+        json.addProperty("reason", closure.reason());
+        json.addProperty("remaining_ms", closure.remaining().toNanos() / 1e6);
+        return json;
+    }
+
+    static JsonObject permitUsage(PermitUsage usage) {
+        JsonObject json = new JsonObject();
+        json.addProperty("limit", usage.limit());
+        json.addProperty("used", usage.used());
+        json.addProperty("is_limit_set", usage.isLimitSet());
+        return json;
     }
 
     private static JsonArray holders(List<Holder> holders) {

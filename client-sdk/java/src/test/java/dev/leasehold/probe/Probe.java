@@ -7,6 +7,7 @@ import dev.leasehold.Holder;
 import dev.leasehold.Lease;
 import dev.leasehold.LeaseholdClient;
 import dev.leasehold.LockRequest;
+import dev.leasehold.LockState;
 import dev.leasehold.Target;
 import dev.leasehold.Tls;
 import dev.leasehold.error.ConnectionException;
@@ -22,6 +23,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.OptionalInt;
 import java.util.concurrent.Callable;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
@@ -111,6 +113,7 @@ public final class Probe {
             case "release" -> release(command);
             case "state" -> state(command);
             case "observe" -> inThread(command, () -> observe(command));
+            case "set_limit" -> inThread(command, () -> setLimit(command));
             case "block" -> {
                 // Blocks the thread of the program's own code.
                 Thread.sleep(command.get("ms").getAsLong());
@@ -186,8 +189,22 @@ public final class Probe {
     private JsonObject observe(JsonObject command) throws InterruptedException {
         String job = command.get("lock").getAsString();
         Optional<Holder> leader = client.election(job).observe().next();
+        Optional<LockState> state = client.get(job);
         JsonObject response = new JsonObject();
         response.add("holder", leader.map(Output::holder).orElse(null));
+        response.add("closure", Output.closure(state.flatMap(LockState::closure)));
+        response.add(
+                "permit_usage",
+                state.flatMap(LockState::permitUsage).map(Output::permitUsage).orElse(null));
+        return response;
+    }
+
+    private JsonObject setLimit(JsonObject command) throws InterruptedException {
+        String lock = command.get("lock").getAsString();
+        int limit = Output.has(command, "limit") ? command.get("limit").getAsInt() : 0;
+        OptionalInt previous = limit == 0 ? client.removeLimit(lock) : client.setLimit(lock, limit);
+        JsonObject response = new JsonObject();
+        response.addProperty("previous_limit", previous.isPresent() ? previous.getAsInt() : null);
         return response;
     }
 
