@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import traceback
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,16 @@ class Probe:
 
     async def _observe(self, command: Json) -> Json:
         leader = await self._client.elect(command["lock"]).observe().next()
-        return {"holder": None if leader is None else holder(leader)}
+        state = await self._client.get(command["lock"])
+        usage = None if state is None else state.permit_usage
+        return {
+            "holder": None if leader is None else holder(leader),
+            "closure": None if state is None else closure(state.closure),
+            "permit_usage": None if usage is None else asdict(usage),
+        }
+
+    async def _set_limit(self, command: Json) -> Json:
+        return {"previous_limit": await self._client.set_limit(command["lock"], command.get("limit"))}
 
     async def _shutdown(self, _: Json) -> Json:
         await self._client.shutdown()
@@ -151,6 +161,7 @@ class Probe:
                     "position": position.position,
                     "queue_length": position.queue_length,
                     "holders": [holder(item) for item in position.holders],
+                    "closure": closure(position.closure),
                 }
             )
 
@@ -236,6 +247,18 @@ def holder(message: leasehold.Holder) -> Json:
         "owner": message.owner,
         "reason": message.reason,
         "token": message.fencing_token,
+        "remaining_ms": message.remaining * 1e3,
+    }
+
+
+def closure(message: leasehold.Closure | None) -> Json | None:
+    """Converts a closure, or None if the lock is not closed."""
+    if message is None:
+        return None
+    return {
+        "cause": message.cause.value,
+        "owner": message.owner,
+        "reason": message.reason,
         "remaining_ms": message.remaining * 1e3,
     }
 

@@ -91,6 +91,11 @@ class Client:
         state: LockState | None = await self._call("get", lock)
         return state
 
+    async def set_limit(self, lock: Any, limit: int | None) -> int | None:
+        """Sets or removes the limit of a lock."""
+        previous_limit: int | None = await self._call("set_limit", lock, limit)
+        return previous_limit
+
     async def shutdown(self) -> None:
         """Shuts down the client."""
         await self._call("shutdown")

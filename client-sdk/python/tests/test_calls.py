@@ -123,7 +123,7 @@ async def test_a_shutdown_releases_everything(broker_fixture: BrokerFixture, nam
     with pytest.raises(leasehold.Closed):
         await asyncio.wait_for(pending, TIMEOUT)
     assert await lease.lost() is LostReason.CLOSED
-    for call in (client.acquire(name), client.get(name)):
+    for call in (client.acquire(name), client.get(name), client.set_limit(name, 1)):
         with pytest.raises(leasehold.Closed):
             await call
     with pytest.raises(leasehold.LeaseLost):

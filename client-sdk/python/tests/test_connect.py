@@ -223,10 +223,16 @@ def test_the_token_is_sent_with_unary_calls(recorder: tuple[RejectingRecorder, s
     connection = StreamConnection(parse_endpoints(url, None, CredentialSource(CANARY)), 0, listener)
     connection.release(pb.ReleaseRequest(), completed.put)
     connection.get_lock(inspection.GetLockRequest(name="a"), completed.put)
-    assert {completed.get(timeout=10).done() for _ in range(2)} == {True}
+    connection.set_lock_limit(pb.SetLockLimitRequest(limit=1), completed.put)
+    assert {completed.get(timeout=10).done() for _ in range(3)} == {True}
     handler.may_reject.set()
     assert ended.wait(10)
-    methods = ("LockService/Hold", "LockService/Release", "InspectionService/GetLock")
+    methods = (
+        "LockService/Hold",
+        "LockService/Release",
+        "InspectionService/GetLock",
+        "LockService/SetLockLimit",
+    )
     assert set(handler.calls) == {(f"/leasehold.v1.{method}", f"Bearer {CANARY}") for method in methods}
 
 

@@ -12,7 +12,7 @@ this process or its machine. The validity alone does not protect data, because t
 and the write. Send ``fencing_token`` with every write, and reject smaller tokens at the resource.
 """
 
-from leasehold._core.command import LockState, QueuePosition
+from leasehold._core.command import LockState, PermitUsage, QueuePosition
 from leasehold._core.current_leases import assert_held
 from leasehold._core.endpoint import TLS
 from leasehold._core.options import Options
@@ -99,6 +99,7 @@ __all__ = [
     "Options",
     "Other",
     "PermissionDenied",
+    "PermitUsage",
     "QueueFull",
     "QueuePosition",
     "QuotaExceeded",

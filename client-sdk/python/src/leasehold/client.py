@@ -92,12 +92,35 @@ class Client(ClientBase):
         return decorate
 
     def get(self, lock: TargetLike) -> LockState | None:
-        """Returns the current holders and the queue length of a lock, or None if it has neither holders nor waiters.
+        """Returns the current state of a lock: its holders, queue length, closure and used permits.
 
-        Raises a subclass of AcquireError if no broker responded or the broker rejected the request.
+        Returns None if the lock has neither holders nor waiters, is not closed, and has no set limit. Raises a subclass
+        of AcquireError if no broker responded or the broker rejected the request.
         """
         results: queue.SimpleQueue[LockState | Error | None] = queue.SimpleQueue()
         self._backend.get_lock_state(target(lock).lock, results.put)
+        result = results.get()
+        if isinstance(result, Error):
+            raise result
+        return result
+
+    def set_limit(self, lock: TargetLike, limit: int | None) -> int | None:
+        """Sets the limit of a semaphore, 1-1000 permits, or removes a set limit if ``limit`` is None or 0.
+
+        Returns the limit that was in use or, after a removal, the limit that had been set; None if there was none. Of
+        a Target, only the name and the namespace are used.
+
+        Callers follow a set limit, whatever limit they send, until it is removed, also while the lock is idle. A lower
+        limit revokes nothing: new grants wait until enough permits are released, and waiters that need more permits
+        than the limit fail with LimitMismatch. After a removal, a lock in use keeps its limit until it is idle.
+
+        If the broker has access rules, the caller needs the verb ``set_limit`` or ``admin``. Raises PermissionDenied
+        without it, LimitMismatch if the lock is in use as an exclusive or shared lock, Invalid for a limit outside the
+        range, Unavailable if no broker responded, and other subclasses of AcquireError. After Unavailable the limit may
+        have been set; the call may be repeated.
+        """
+        results: queue.SimpleQueue[int | Error | None] = queue.SimpleQueue()
+        self._backend.set_limit(target(lock).lock, limit, results.put)
         result = results.get()
         if isinstance(result, Error):
             raise result

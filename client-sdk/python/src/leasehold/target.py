@@ -7,7 +7,7 @@ from typing import Union
 
 from leasehold.v1 import types_pb2 as pb
 
-_INT32_MAX = 2**31 - 1
+INT32_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,8 @@ class Target:
     shared: bool = False
     #: Number of permits to acquire from a semaphore with ``limit`` permits; None for a lock without permits.
     permits: int | None = None
-    #: Number of all permits of the semaphore: 1-1000, equal for all callers. None with ``permits``: the limit in use.
+    #: Number of all permits of the semaphore: 1-1000, equal for all callers. None with ``permits``: the limit in use. A
+    #: limit that was set with ``set_limit`` of a client overrides it.
     limit: int | None = None
 
     def __post_init__(self) -> None:
@@ -64,8 +65,8 @@ class Target:
             name=self.name,
             mode=pb.LOCK_MODE_SEMAPHORE,
             # Larger numbers do not fit into the field. The broker rejects the bounded number as too large.
-            permits=min(self.permits, _INT32_MAX),
-            limit=min(self.limit or 0, _INT32_MAX),
+            permits=min(self.permits, INT32_MAX),
+            limit=min(self.limit or 0, INT32_MAX),
         )
 
 

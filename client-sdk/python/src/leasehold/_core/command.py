@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Callable, Optional, Protocol, Union
 
 from leasehold._core.convert import to_duration
-from leasehold.errors import Error, Holder
+from leasehold.errors import Closure, Error, Holder
 from leasehold.target import LockName, lock_of
 from leasehold.v1 import lock_service_pb2 as pb
 from leasehold.v1 import types_pb2 as types
@@ -29,11 +29,30 @@ class QueuePosition:
     queue_length: int
     #: Some holders of the lock; at most 5.
     holders: list[Holder]
+    #: Closure of the lock, if the lock is closed.
+    closure: Closure | None = None
+
+
+@dataclass(frozen=True)
+class PermitUsage:
+    """Limit of a semaphore, and the permits in use."""
+
+    #: Limit in use.
+    limit: int
+    #: Permits of the holders. More than the limit if the limit was lowered while they were held.
+    used: int
+    #: True if the limit was set with ``set_limit``. False if it is the limit of the present callers.
+    is_limit_set: bool
+
+    @property
+    def free(self) -> int:
+        """Permits that are free."""
+        return max(0, self.limit - self.used)
 
 
 @dataclass(frozen=True)
 class LockState:
-    """Holders and waiters of a lock at the time at which the broker read them."""
+    """State of a lock at the time at which the broker read it."""
 
     #: Holders of the lock; at most 100.
     holders: list[Holder]
@@ -41,6 +60,10 @@ class LockState:
     queue_length: int
     #: Fencing token of the latest grant.
     last_fencing_token: int
+    #: Closure of the lock, if the lock is closed.
+    closure: Closure | None = None
+    #: Limit and used permits of a semaphore that has holders, waiters or a set limit.
+    permit_usage: PermitUsage | None = None
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from leasehold import errors
 from leasehold.errors import Closure, ClosureCause, Contention, Holder, Loss, LostReason
+from leasehold.v1 import inspection_service_pb2 as inspection
 from leasehold.v1 import lock_service_pb2 as hold
 from leasehold.v1 import types_pb2 as pb
 
@@ -115,17 +116,20 @@ def _contention(refused: hold.Refused, retry_after: float | None) -> Contention:
         if detail.Unpack(message):
             break
     holders = [to_holder(holder) for holder in message.holders]
-    closure = _to_closure(message.closure) if message.HasField("closure") else None
-    return Contention(refused.message, holders, message.queue_length, retry_after, closure)
+    return Contention(refused.message, holders, message.queue_length, retry_after, closure_of(message))
 
 
-def _to_closure(message: pb.Closure) -> Closure:
+def closure_of(message: pb.Contention | hold.Queued | inspection.Lock) -> Closure | None:
+    """Converts the closure in a message, or returns None if the lock is not closed."""
+    if not message.HasField("closure"):
+        return None
+    closure = message.closure
     return Closure(
-        cause=_CLOSURE_CAUSES.get(message.cause, ClosureCause.OTHER),
-        owner=message.owner.id,
-        reason=message.owner.reason,
-        until=_to_datetime(message.until_time) if message.HasField("until_time") else None,
-        remaining=to_seconds(message.remaining),
+        cause=_CLOSURE_CAUSES.get(closure.cause, ClosureCause.OTHER),
+        owner=closure.owner.id,
+        reason=closure.owner.reason,
+        until=_to_datetime(closure.until_time) if closure.HasField("until_time") else None,
+        remaining=to_seconds(closure.remaining),
     )
 
 

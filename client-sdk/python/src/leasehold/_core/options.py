@@ -83,7 +83,13 @@ class Backend(Protocol):
     def get_lock_state(self, lock: LockName, callback: Callable[[LockState | Error | None], None]) -> None:
         """Reads the state of a lock and passes it to the callback.
 
-        The callback receives None if the lock has neither holders nor waiters, or an error.
+        The callback receives None if the lock has no state, or an error.
+        """
+
+    def set_limit(self, lock: LockName, limit: int | None, callback: Callable[[int | Error | None], None]) -> None:
+        """Sets the limit of a lock, or removes it if ``limit`` is None, and passes the previous limit to the callback.
+
+        The callback receives None if there was no limit, or an error.
         """
 
     def close(self, callback: Callable[[], None], timeout: float = ...) -> None:

@@ -158,7 +158,8 @@ class PendingAcquires:
         pending = self.all.get(subject.key) if subject is not None and subject.kind is CallKind.ACQUIRE else None
         if pending is not None:
             holders = [convert.to_holder(holder) for holder in queued.holders]
-            pending.notify_position(QueuePosition(queued.position, queued.queue_length, holders))
+            closure = convert.closure_of(queued)
+            pending.notify_position(QueuePosition(queued.position, queued.queue_length, holders, closure))
 
     def on_granted(self, granted: pb.Granted) -> None:
         """Handles the grant of an acquire."""

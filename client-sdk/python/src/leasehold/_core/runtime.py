@@ -10,13 +10,16 @@ from typing import Any, Callable, Optional, Union
 import grpc
 
 from leasehold._core import clock, convert, process
-from leasehold._core.command import AcquireCommand, LockState
+from leasehold._core.command import AcquireCommand, LockState, PermitUsage
 from leasehold._core.endpoint import Endpoints
 from leasehold._core.session import Session
+from leasehold._core.stream_connection import StreamConnection
 from leasehold._core.worker import Worker
 from leasehold.errors import Closed, ConnectError, Error, Unavailable, Unreachable
-from leasehold.target import LockName
+from leasehold.target import INT32_MAX, LockName
 from leasehold.v1 import inspection_service_pb2 as inspection
+from leasehold.v1 import lock_service_pb2 as pb
+from leasehold.v1 import types_pb2 as types
 
 #: Maximum number of leases and pending acquires on one stream, as the broker allows.
 _STREAM_LEASES_MAX = 1_000
@@ -24,6 +27,9 @@ _STREAM_LEASES_MAX = 1_000
 SHUTDOWN_TIMEOUT = 2.0
 
 LockStateCallback = Callable[[Union[Optional[LockState], Error]], None]
+LimitCallback = Callable[[Union[Optional[int], Error]], None]
+#: Sends a unary call, whose completion is passed to the callback in another thread.
+UnaryCall = Callable[[StreamConnection, Callable[[Any], None]], None]
 
 
 class RuntimeReference:
@@ -93,30 +99,41 @@ class ClientRuntime:
     def get_lock_state(self, lock: LockName, callback: LockStateCallback) -> None:
         """Reads the state of a lock and passes it to the callback.
 
-        The callback receives None if the lock has neither holders nor waiters, or an error.
+        The callback receives None if the lock has no state, or an error.
         """
-        self.worker.check()
-        self.worker.post(self._get_lock_state, lock, callback)
+        request = inspection.GetLockRequest(namespace=lock.namespace, name=lock.name)
+        self._call_unary(lambda connection, done: connection.get_lock(request, done), _lock_state_of, callback)
 
-    def _get_lock_state(self, lock: LockName, callback: LockStateCallback) -> None:
+    def set_limit(self, lock: LockName, limit: int | None, callback: LimitCallback) -> None:
+        """Sets the limit of a lock, or removes it if ``limit`` is None, and passes the previous limit to the callback.
+
+        The callback receives None if there was no limit, or an error.
+        """
+        # Larger numbers do not fit into the field. The broker rejects the bounded number as too large.
+        request = pb.SetLockLimitRequest(lock=lock.proto(), limit=min(limit or 0, INT32_MAX))
+        self._call_unary(lambda connection, done: connection.set_lock_limit(request, done), _limit_of, callback)
+
+    def _call_unary(self, send: UnaryCall, to_result: Callable[[Any], Any], callback: Callable[[Any], None]) -> None:
+        self.worker.check()
+        self.worker.post(self._call_when_connected, send, to_result, callback)
+
+    def _call_when_connected(
+        self, send: UnaryCall, to_result: Callable[[Any], Any], callback: Callable[[Any], None]
+    ) -> None:
         if self._is_closed:
             return callback(Closed())
         session = self._session_with_capacity(0)
 
         def connected(_: ConnectError | None) -> None:
-            self._get_lock_state_from(session, lock, callback)
+            if session.connection is None:
+                return callback(Closed() if self._is_closed else Unavailable(session.failover.unavailable_reason()))
+            try:
+                send(session.connection, lambda call: callback(to_result(call)))
+            except ValueError:
+                # The channel was closed in the meantime.
+                callback(Unavailable("the lease stream ended before the response"))
 
         session.failover.notify_when_connected(connected)
-
-    def _get_lock_state_from(self, session: Session, lock: LockName, callback: LockStateCallback) -> None:
-        if session.connection is None:
-            return callback(Closed() if self._is_closed else Unavailable(session.failover.unavailable_reason()))
-        request = inspection.GetLockRequest(namespace=lock.namespace, name=lock.name)
-        try:
-            session.connection.get_lock(request, lambda call: callback(_lock_state_of(call)))
-        except ValueError:
-            # The channel was closed in the meantime.
-            callback(Unavailable("the lease stream ended before the response"))
 
     def close(self, callback: Callable[[], None], timeout: float = SHUTDOWN_TIMEOUT) -> None:
         """Cancels every wait, releases every lease, and closes the runtime. Calls the callback at the end."""
@@ -166,17 +183,36 @@ class ClientRuntime:
         return all(session.is_idle() for session in self._sessions)
 
 
-def _lock_state_of(call: Any) -> LockState | Error | None:
+def _error_of(call: Any) -> Error | None:
+    """Returns the error of a completed unary call, or None if the call succeeded."""
     if call.cancelled():
         return Unavailable("the lease stream ended before the response")
     error = call.exception()
-    if isinstance(error, grpc.RpcError):
-        if error.code() is grpc.StatusCode.NOT_FOUND:
-            return None
-        return convert.error_from_refused(convert.refused_from_status(error))
+    if not isinstance(error, grpc.RpcError):
+        return None
+    refused = convert.refused_from_status(error)
+    if refused.reason == types.ERROR_REASON_UNSPECIFIED and convert.is_retryable(refused):
+        # No broker sent this status: the connection was lost, or the call timed out.
+        return Unavailable(refused.message)
+    return convert.error_from_refused(refused)
+
+
+def _lock_state_of(call: Any) -> LockState | Error | None:
+    if call.code() is grpc.StatusCode.NOT_FOUND:
+        return None
+    error = _error_of(call)
+    if error is not None:
+        return error
     lock = call.result().lock
     holders = [convert.to_holder(holder) for holder in lock.holders]
-    return LockState(holders, lock.queue_length, lock.last_fencing_token)
+    usage = lock.permit_usage
+    permit_usage = PermitUsage(usage.limit, usage.used, usage.is_limit_set) if lock.HasField("permit_usage") else None
+    return LockState(holders, lock.queue_length, lock.last_fencing_token, convert.closure_of(lock), permit_usage)
+
+
+def _limit_of(call: Any) -> int | Error | None:
+    error = _error_of(call)
+    return error if error is not None else call.result().previous_limit or None
 
 
 _released_at_exit: weakref.WeakSet[ClientRuntime] = weakref.WeakSet()

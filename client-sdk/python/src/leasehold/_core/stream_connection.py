@@ -9,6 +9,7 @@ from collections import deque
 from typing import Any, Callable, NamedTuple
 
 import grpc
+from google.protobuf.message import Message
 
 from leasehold._core import clock
 from leasehold._core.credential_source import CHECK_INTERVAL
@@ -201,19 +202,23 @@ class StreamConnection:
 
     def release(self, request: pb.ReleaseRequest, callback: Callable[[Any], None]) -> None:
         """Sends a release as a unary call. The callback runs in another thread."""
-        call = self._channel.unary_unary(
-            "/leasehold.v1.LockService/Release",
-            request_serializer=pb.ReleaseRequest.SerializeToString,
-            response_deserializer=pb.ReleaseResponse.FromString,
-        )
-        call.future(request, timeout=_CALL_TIMEOUT, metadata=self._metadata()).add_done_callback(callback)
+        self._send_unary("LockService/Release", request, pb.ReleaseResponse, callback)
 
     def get_lock(self, request: inspection.GetLockRequest, callback: Callable[[Any], None]) -> None:
         """Sends an inspection of a lock as a unary call. The callback runs in another thread."""
+        self._send_unary("InspectionService/GetLock", request, inspection.GetLockResponse, callback)
+
+    def set_lock_limit(self, request: pb.SetLockLimitRequest, callback: Callable[[Any], None]) -> None:
+        """Sends a change of a limit as a unary call. The callback runs in another thread."""
+        self._send_unary("LockService/SetLockLimit", request, pb.SetLockLimitResponse, callback)
+
+    def _send_unary(
+        self, method: str, request: Message, response_type: type[Message], callback: Callable[[Any], None]
+    ) -> None:
         call = self._channel.unary_unary(
-            "/leasehold.v1.InspectionService/GetLock",
-            request_serializer=inspection.GetLockRequest.SerializeToString,
-            response_deserializer=inspection.GetLockResponse.FromString,
+            f"/leasehold.v1.{method}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=response_type.FromString,
         )
         call.future(request, timeout=_CALL_TIMEOUT, metadata=self._metadata()).add_done_callback(callback)
 

@@ -15,8 +15,8 @@ With pytest, the fixture ``fake_broker`` returns a FakeBroker.
 Leases never expire here, and ``max_hold``, ``lock_delay``, ``at_least`` and
 ``disconnect_grace`` have no effect: a lock is held until it is released or lost, and then
 free at once. Otherwise the fake behaves as a broker does: the same clients, a queue for each
-lock in strict order, rising fencing tokens, shared locks, permits, several locks at once and
-re-entry.
+lock in strict order, rising fencing tokens, shared locks, permits, set limits, several locks at
+once and re-entry.
 """
 
 from leasehold.testing.broker import FakeBroker

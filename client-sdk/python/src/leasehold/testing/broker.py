@@ -105,6 +105,11 @@ class FakeBackend:
         self._thread.worker.check()
         self._thread.worker.post(lambda: callback(self._thread.locks.get_lock_state(self, lock)))
 
+    def set_limit(self, lock: LockName, limit: int | None, callback: Callable[[int | Error | None], None]) -> None:
+        """Sets or removes the limit of a lock."""
+        self._thread.worker.check()
+        self._thread.worker.post(lambda: callback(self._thread.locks.set_limit(self, lock, limit)))
+
     def close(self, callback: Callable[[], None], timeout: float = 0.0) -> None:  # noqa: ARG002
         """Cancels every wait of the client, releases its leases, and closes it."""
         self._thread.worker.post(self._thread.locks.close, self, callback)

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Callable
 
 from leasehold._core import clock
-from leasehold._core.command import AcquireCommand, AcquireScope, LockState, QueuePosition, ReleaseCallback
+from leasehold._core.command import AcquireCommand, AcquireScope, LockState, PermitUsage, QueuePosition, ReleaseCallback
 from leasehold._core.validity import LeaseValidity
 from leasehold.errors import (
     AcquireError,
@@ -43,7 +43,6 @@ class _Hold:
     """The hold of a lease on a lock."""
 
     lease_id: str
-    limit: int
     holder: Holder
     #: Weight of each entry, by the request id of its acquire.
     entries: dict[str, int] = field(default_factory=dict)
@@ -66,6 +65,10 @@ class _Waiter:
         """The locks of the call."""
         return [lock_of(target) for target in self.command.params.targets]
 
+    def weight_of(self, lock: LockName) -> int:
+        """Returns the weight that the call requests of a lock; 0 if it does not request the lock."""
+        return sum(_weight_and_limit(target)[0] for target in self.command.params.targets if lock_of(target) == lock)
+
     @property
     def under(self) -> str | None:
         """Id of the lease given as ``under``, if any."""
@@ -86,6 +89,9 @@ class Locks:
 
     def __init__(self) -> None:
         self._holds: dict[LockName, list[_Hold]] = {}
+        # The limits of the locks in use, and the limits set with ``set_limit``. The first are kept for idle locks.
+        self._limits: dict[LockName, int] = {}
+        self._set_limits: dict[LockName, int] = {}
         # The client and the validity of each lease.
         self._leases: dict[str, tuple[FakeBackend, LeaseValidity]] = {}
         self._queue: list[_Waiter] = []
@@ -102,6 +108,9 @@ class Locks:
         error = self._find_rejection(client, command)
         if error is not None:
             return command.receiver.on_result(error)
+        for target in command.params.targets:
+            lock, (_, limit) = lock_of(target), _weight_and_limit(target)
+            self._limits[lock] = self._limit_in_use(lock) or limit or 1
         waiter = _Waiter(client, command, clock.now() + command.wait)
         self._queue.append(waiter)
         self._grant_waiters()
@@ -111,6 +120,22 @@ class Locks:
     def reject_next(self, lock: LockName, error: AcquireError) -> None:
         """Fails the next acquire of this lock with ``error``."""
         self._rejections.setdefault(lock, []).append(error)
+
+    def set_limit(self, client: FakeBackend, lock: LockName, limit: int | None) -> int | Error | None:
+        """Sets or removes the limit of a lock. Returns the previous limit, None if there was none, or an error."""
+        if client in self._closed_clients:
+            return Closed()
+        if not limit:
+            return self._set_limits.pop(lock, None)
+        previous_limit = self._limit_in_use(lock)
+        if previous_limit == _EXCLUSIVE_WEIGHT:
+            return LimitMismatch(_MISMATCH_MESSAGE)
+        self._limits[lock] = self._set_limits[lock] = limit
+        for waiter in [waiter for waiter in self._queue if waiter.weight_of(lock) > limit]:
+            self._queue.remove(waiter)
+            waiter.command.receiver.on_result(LimitMismatch(_MISMATCH_MESSAGE))
+        self._grant_waiters()
+        return previous_limit
 
     def _find_rejection(self, client: FakeBackend, command: AcquireCommand) -> Error | None:
         """Returns the error of a call that can never be granted, or None."""
@@ -123,17 +148,25 @@ class Locks:
             lock, (weight, limit) = lock_of(target), _weight_and_limit(target)
             if self._rejections.get(lock):
                 return self._rejections[lock].pop(0)
-            holds = self._holds.get(lock, [])
-            in_use = holds[0].limit if holds else None
-            limit = limit or in_use or 1
-            if (in_use is not None and in_use != limit) or weight > limit:
-                return LimitMismatch(_MISMATCH_MESSAGE)
+            in_use = self._limit_in_use(lock)
+            if limit == 0 or (lock in self._set_limits and limit != _EXCLUSIVE_WEIGHT):
+                limit = in_use or 1
             own_holds = [
-                hold for hold in holds if command.under is not None and hold.lease_id == command.under.lease_id
+                hold
+                for hold in self._holds.get(lock, [])
+                if command.under is not None and hold.lease_id == command.under.lease_id
             ]
+            if (in_use is not None and in_use != limit) or (weight > limit and not own_holds):
+                return LimitMismatch(_MISMATCH_MESSAGE)
             if own_holds and own_holds[0].weight < weight:
                 return UpgradeDenied(_UPGRADE_MESSAGE)
         return None
+
+    def _limit_in_use(self, lock: LockName) -> int | None:
+        """Returns the limit of a lock, or None if the lock is idle and has no set limit."""
+        if self.holders(lock) or self.queue_length(lock):
+            return self._limits[lock]
+        return self._set_limits.get(lock)
 
     def cancel(self, request_id: str) -> None:
         """Removes a call from the queue."""
@@ -183,19 +216,26 @@ class Locks:
         """Returns the holders of a lock."""
         return [hold.holder for hold in self._holds.get(lock, [])]
 
+    def _used(self, lock: LockName) -> int:
+        return sum(hold.weight for hold in self._holds.get(lock, []))
+
     def queue_length(self, lock: LockName) -> int:
         """Returns the number of calls that wait for a lock."""
         return sum(lock in waiter.locks for waiter in self._queue)
 
     def get_lock_state(self, client: FakeBackend, lock: LockName) -> LockState | Error | None:
-        """Returns the state of a lock, None if it has neither holders nor waiters, or the error of a closed client."""
+        """Returns the state of a lock, None if it is idle without a set limit, or the error of a closed client."""
         if client in self._closed_clients:
             return Closed()
-        holders, waiting = self.holders(lock), self.queue_length(lock)
-        if not holders and not waiting:
+        limit = self._limit_in_use(lock)
+        if limit is None:
             return None
+        holders = self.holders(lock)
         last_fencing_token = max((holder.fencing_token for holder in holders), default=self._last_token)
-        return LockState(holders, waiting, last_fencing_token)
+        usage = None
+        if limit != _EXCLUSIVE_WEIGHT:
+            usage = PermitUsage(limit, self._used(lock), lock in self._set_limits)
+        return LockState(holders, self.queue_length(lock), last_fencing_token, permit_usage=usage)
 
     def expire_waiters(self, now: float) -> None:
         """Fails the calls whose wait has ended."""
@@ -229,12 +269,10 @@ class Locks:
 
     def _has_room(self, waiter: _Waiter) -> bool:
         for target in waiter.command.params.targets:
-            weight, limit = _weight_and_limit(target)
-            holds = self._holds.get(lock_of(target), [])
-            if any(hold.lease_id == waiter.under for hold in holds):
+            lock, (weight, _) = lock_of(target), _weight_and_limit(target)
+            if any(hold.lease_id == waiter.under for hold in self._holds.get(lock, [])):
                 continue
-            limit = holds[0].limit if holds else limit or 1
-            if sum(hold.weight for hold in holds) + weight > limit:
+            if self._used(lock) + weight > self._limits[lock]:
                 return False
         return True
 
@@ -250,7 +288,7 @@ class Locks:
         command.receiver.on_result(waiter.client.create_handle(lease_id, command, tokens, validity))
 
     def _add_entry(self, lease_id: str, target: pb.LockTarget, command: AcquireCommand) -> int:
-        weight, limit = _weight_and_limit(target)
+        weight, _ = _weight_and_limit(target)
         holds = self._holds.setdefault(lock_of(target), [])
         for hold in holds:
             if hold.lease_id == lease_id:
@@ -261,8 +299,7 @@ class Locks:
         ttl = _TTL_DEFAULT if command.params.ttl is None else command.params.ttl
         now = datetime.now(timezone.utc)
         holder = Holder(lease_id, owner.id, owner.reason, self._last_token, now, ttl)
-        limit = holds[0].limit if holds else limit or 1
-        holds.append(_Hold(lease_id, limit, holder, {command.params.request_id: weight}))
+        holds.append(_Hold(lease_id, holder, {command.params.request_id: weight}))
         return self._last_token
 
     def _notify_position(self, waiter: _Waiter) -> None:
