@@ -114,6 +114,8 @@ func TestACloseReleasesEverything(t *testing.T) {
 		assertErr(t, err, leasehold.ErrClosed)
 		_, err = one.Get(t.Context(), name)
 		assertErr(t, err, leasehold.ErrClosed)
+		_, err = one.SetLimit(t.Context(), name, 2)
+		assertErr(t, err, leasehold.ErrClosed)
 		assertErr(t, one.Connect(t.Context()), leasehold.ErrClosed)
 		assertErr(t, lease.Release(t.Context()), leasehold.ErrLeaseLost)
 		lockAndRelease(t, other, name)
@@ -165,6 +167,36 @@ func TestGetReturnsHoldersAndQueueLength(t *testing.T) {
 		release(t, lease)
 		release(t, waiter.waitGranted(t))
 	})
+}
+
+func TestAClosureIsInTheStateAndInQueuePositions(t *testing.T) {
+	t.Parallel()
+	url, name := sharedBroker(t).URL(), lockName(t)
+	one, other := clientWithOwner(t, url, "one"), clientWithOwner(t, url, "other")
+	lease := lock(t, one, name, leasehold.WithTTL(shortTTL), leasehold.WithAtLeast(operationTimeout),
+		leasehold.WithReason("nightly"))
+	positions := make(chan leasehold.QueuePosition, 100)
+	onQueue := leasehold.WithOnQueue(func(position leasehold.QueuePosition) { positions <- position })
+	waiter := startLock(t.Context(), other, name, onQueue)
+	position := <-positions
+	assert(t, position.Closure == nil, "%+v", position.Closure)
+	state, err := other.Get(t.Context(), name)
+	ok(t, err)
+	assert(t, state.Closure == nil, "%+v", state.Closure)
+	release(t, lease)
+	state, err = other.Get(t.Context(), name)
+	ok(t, err)
+	for position.Closure == nil {
+		select {
+		case position = <-positions:
+		case <-waiter.done:
+			t.Fatalf("the call ended without a position that has the closure: %v", waiter.err)
+		}
+	}
+	for _, closure := range []*leasehold.Closure{position.Closure, state.Closure} {
+		assert(t, closure != nil && closure.Cause == leasehold.ClosureAtLeast, "%+v", closure)
+		assert(t, closure.Owner == "one" && closure.Reason == "nightly" && closure.Remaining > 0, "%+v", closure)
+	}
 }
 
 func TestALeaderIsElectedAndObserved(t *testing.T) {
@@ -225,6 +257,14 @@ func TestInvalidParametersAreRejectedAndTheStreamStaysOpen(t *testing.T) {
 		_, err := client.Lock(t.Context(), name)
 		assertErr(t, err, leasehold.ErrInvalid)
 	}
+	for _, limit := range []int{-1, 1_001, 1 << 40} {
+		_, err := client.SetLimit(t.Context(), name, limit)
+		assertErr(t, err, leasehold.ErrInvalid)
+	}
+	for _, name := range []string{"", "\xff"} {
+		_, err := client.SetLimit(t.Context(), name, 2)
+		assertErr(t, err, leasehold.ErrInvalid)
+	}
 	for _, targets := range [][]leasehold.Target{nil, {{Name: "a"}, {Name: "a"}}} {
 		_, err := client.LockAll(t.Context(), targets)
 		assertErr(t, err, leasehold.ErrInvalid)
@@ -241,6 +281,8 @@ func TestAContextThatHasEndedSendsNoRequest(t *testing.T) {
 		_, err := client.Lock(ctx, name)
 		assertErr(t, err, context.Canceled)
 		_, err = client.Get(ctx, name)
+		assertErr(t, err, context.Canceled)
+		_, err = client.SetLimit(ctx, name, 2)
 		assertErr(t, err, context.Canceled)
 		assertErr(t, clientOf(t, url).Connect(ctx), context.Canceled)
 		lockAndRelease(t, client, name)

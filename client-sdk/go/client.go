@@ -128,10 +128,28 @@ type LockState struct {
 	QueueLength int
 	// LastFencingToken is the fencing token of the latest grant.
 	LastFencingToken int64
+	// Closure is the closure of the lock; nil if the lock is not closed.
+	Closure *Closure
+	// PermitUsage is the limit of a semaphore and its permits in use; nil for other locks, and for a semaphore without
+	// holders, waiters and a set limit.
+	PermitUsage *PermitUsage
 }
 
-// Get returns the current holders and the queue length of a lock. The state is empty if the lock has no holder and no
-// waiter. Of the options only [WithNamespace] has an effect.
+// PermitUsage is the limit of a semaphore, and the permits in use.
+type PermitUsage struct {
+	// Limit is the limit in use.
+	Limit int
+	// Used is the number of permits of all holders. Used exceeds Limit if the limit was lowered while permits were held.
+	Used int
+	// IsLimitSet is true if the limit was set with [Client.SetLimit], and false if it is the limit of the present callers.
+	IsLimitSet bool
+}
+
+// Free returns the number of permits that are not in use; 0 if Used exceeds Limit.
+func (u PermitUsage) Free() int { return max(0, u.Limit-u.Used) }
+
+// Get returns the current state of a lock. The state is empty if the lock has no holder and no waiter, is not closed,
+// and has no set limit. Of the options only [WithNamespace] has an effect.
 func (c *Client) Get(ctx context.Context, name string, options ...Option) (LockState, error) {
 	opts, err := newAcquireOptions(c.owner, []Target{{Name: name}}, options)
 	if err != nil {
@@ -141,7 +159,34 @@ func (c *Client) Get(ctx context.Context, name string, options ...Option) (LockS
 	if err != nil {
 		return LockState{}, err
 	}
-	return LockState{holdersOf(state.GetHolders()), int(state.GetQueueLength()), state.GetLastFencingToken()}, nil
+	return LockState{
+		Holders:          holdersOf(state.GetHolders()),
+		QueueLength:      int(state.GetQueueLength()),
+		LastFencingToken: state.GetLastFencingToken(),
+		Closure:          closureOf(state.GetClosure()),
+		PermitUsage:      permitUsageOf(state.GetPermitUsage()),
+	}, nil
+}
+
+// SetLimit sets the limit of a semaphore, 1 to 1,000, or removes the set limit if limit is 0. It returns the limit that
+// was in use or, after a removal, the limit that had been set; 0 if there was none. Of the options only [WithNamespace]
+// has an effect.
+//
+// Callers follow a set limit, whatever limit they send, until it is removed, also while the lock is idle. A lower limit
+// revokes no lease: new grants wait until enough permits are released, and waiters that request more permits than the
+// limit fail with [ErrLimitMismatch]. After a removal the lock keeps the limit in use until it is idle.
+//
+// Where the broker has access rules, the caller needs the verb set_limit or admin, or SetLimit fails with
+// [ErrPermissionDenied]. It fails with [ErrLimitMismatch] if the lock is held or waited for as an exclusive or shared
+// lock, with [ErrInvalid] if the limit or the name is not valid, with [ErrUnavailable] if no broker responds in time,
+// and with the error of ctx if ctx ends first. After these last two errors the limit may have been set nevertheless;
+// the call is safe to repeat.
+func (c *Client) SetLimit(ctx context.Context, name string, limit int, options ...Option) (previous int, err error) {
+	opts, err := newAcquireOptions(c.owner, []Target{{Name: name}}, options)
+	if err != nil {
+		return 0, err
+	}
+	return c.runtime.setLimit(ctx, opts.targets[0].lock(), limit)
 }
 
 // Owner returns the owner name of this client; see [WithOwner].

@@ -18,6 +18,8 @@ type QueuePosition struct {
 	QueueLength int
 	// Holders are at most 5 holders of the lock.
 	Holders []Holder
+	// Closure is the closure of the lock; nil if the lock is not closed.
+	Closure *Closure
 }
 
 // acquireParams is the request of an acquire.

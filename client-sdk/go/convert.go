@@ -104,6 +104,15 @@ func closureOf(message *pb.Closure) *Closure {
 	return closure
 }
 
+func permitUsageOf(message *pb.PermitUsage) *PermitUsage {
+	if message == nil {
+		return nil
+	}
+	return &PermitUsage{
+		Limit: int(message.GetLimit()), Used: int(message.GetUsed()), IsLimitSet: message.GetIsLimitSet(),
+	}
+}
+
 // errorFromRefused returns the error of a rejected call: an *Error or a *LeaseLostError.
 func errorFromRefused(refused *pb.Refused) error {
 	if _, ok := lostByReason[refused.GetReason()]; ok {

@@ -128,6 +128,102 @@ func TestAnotherLimitIsRejected(t *testing.T) {
 	})
 }
 
+func setLimit(t *testing.T, client *leasehold.Client, name string, limit int, options ...leasehold.Option) int {
+	t.Helper()
+	previous, err := client.SetLimit(t.Context(), name, limit, options...)
+	ok(t, err)
+	return previous
+}
+
+func assertUsage(t *testing.T, client *leasehold.Client, name string, want leasehold.PermitUsage) {
+	t.Helper()
+	state, err := client.Get(t.Context(), name)
+	ok(t, err)
+	assert(t, state.PermitUsage != nil && *state.PermitUsage == want, "%+v instead of %+v", state.PermitUsage, want)
+}
+
+func TestASetLimitOverridesTheLimitsOfCallers(t *testing.T) {
+	onBothBrokers(t, func(t *testing.T, url string) {
+		client, name := clientOf(t, url), lockName(t)
+		assert(t, setLimit(t, client, name, 2) == 0, "a limit before the first one")
+		assert(t, setLimit(t, client, name, 3, leasehold.WithNamespace("elsewhere")) == 0, "the namespace was ignored")
+		assertUsage(t, client, name, leasehold.PermitUsage{Limit: 2, IsLimitSet: true})
+		one := lock(t, client, name, leasehold.WithPermits(1, 5))
+		other := lock(t, client, name, leasehold.WithPermits(1, 6))
+		assert(t, isHeld(t, client, name, leasehold.WithPermits(1, 5)), "3 of 2 permits were granted")
+		for _, options := range [][]leasehold.Option{{leasehold.WithPermits(3, 5)}, {leasehold.WithShared()}, nil} {
+			_, err := client.TryLock(t.Context(), name, options...)
+			assertErr(t, err, leasehold.ErrLimitMismatch)
+		}
+		release(t, one, other)
+		_, err := client.TryLock(t.Context(), name)
+		assertErr(t, err, leasehold.ErrLimitMismatch)
+		assert(t, setLimit(t, client, name, 0) == 2, "another limit was removed")
+		assert(t, setLimit(t, client, name, 0, leasehold.WithNamespace("elsewhere")) == 3, "the namespace was ignored")
+		lockAndRelease(t, client, name)
+	})
+}
+
+func TestARemovedLimitIsInUseUntilTheLockIsIdle(t *testing.T) {
+	onBothBrokers(t, func(t *testing.T, url string) {
+		client, name := clientOf(t, url), lockName(t)
+		setLimit(t, client, name, 2)
+		held := lock(t, client, name, leasehold.WithPermits(1, 5))
+		assert(t, setLimit(t, client, name, 0) == 2, "another limit was removed")
+		assert(t, setLimit(t, client, name, 0) == 0, "a limit was removed twice")
+		assertUsage(t, client, name, leasehold.PermitUsage{Limit: 2, Used: 1})
+		_, err := client.TryLock(t.Context(), name, leasehold.WithPermits(1, 5))
+		assertErr(t, err, leasehold.ErrLimitMismatch)
+		release(t, held)
+		held = lock(t, client, name, leasehold.WithPermits(5, 5))
+		assertUsage(t, client, name, leasehold.PermitUsage{Limit: 5, Used: 5})
+		release(t, held)
+	})
+}
+
+func TestALowerLimitRevokesNothingAndStopsGrants(t *testing.T) {
+	onBothBrokers(t, func(t *testing.T, url string) {
+		client, name := clientOf(t, url), lockName(t)
+		held := lock(t, client, name, leasehold.WithPermits(3, 5))
+		tooLarge := startLock(t.Context(), client, name, leasehold.WithPermits(3, 5))
+		waitQueueLength(t, client, name, 1)
+		assert(t, setLimit(t, client, name, 2) == 5, "another limit was in use")
+		_, err := tooLarge.wait(t)
+		assertErr(t, err, leasehold.ErrLimitMismatch)
+		usage := leasehold.PermitUsage{Limit: 2, Used: 3, IsLimitSet: true}
+		assertUsage(t, client, name, usage)
+		assert(t, usage.Free() == 0, "%d permits are free", usage.Free())
+		first := startLock(t.Context(), client, name, leasehold.WithPermits(1, 5))
+		waitQueueLength(t, client, name, 1)
+		assert(t, held.IsValid(), "%v", held)
+		release(t, held)
+		second := startLock(t.Context(), client, name, leasehold.WithPermits(2, 5))
+		lease := first.waitGranted(t)
+		waitQueueLength(t, client, name, 1)
+		assert(t, setLimit(t, client, name, 4) == 2, "another limit was in use")
+		release(t, second.waitGranted(t), lease)
+		usage = leasehold.PermitUsage{Limit: 4, IsLimitSet: true}
+		assertUsage(t, client, name, usage)
+		assert(t, usage.Free() == 4, "%d permits are free", usage.Free())
+		assert(t, setLimit(t, client, name, 0) == 4, "another limit was removed")
+	})
+}
+
+func TestALockInAnotherModeHasNoLimit(t *testing.T) {
+	onBothBrokers(t, func(t *testing.T, url string) {
+		client, name := clientOf(t, url), lockName(t)
+		for _, options := range [][]leasehold.Option{{leasehold.WithShared()}, nil} {
+			held := lock(t, client, name, options...)
+			_, err := client.SetLimit(t.Context(), name, 2)
+			assertErr(t, err, leasehold.ErrLimitMismatch)
+			state, err := client.Get(t.Context(), name)
+			ok(t, err)
+			assert(t, state.PermitUsage == nil, "%+v", state.PermitUsage)
+			release(t, held)
+		}
+	})
+}
+
 func TestANamespaceIsAnotherLock(t *testing.T) {
 	onBothBrokers(t, func(t *testing.T, url string) {
 		client, name := clientOf(t, url), lockName(t)

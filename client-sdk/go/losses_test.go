@@ -238,13 +238,16 @@ func TestAFullStoreRejectsAcquiresAndRenewsLeases(t *testing.T) {
 	release(t, lease)
 }
 
-func TestGetWithoutABrokerIsUnavailable(t *testing.T) {
+func TestUnaryCallsWithoutABrokerAreUnavailable(t *testing.T) {
 	t.Parallel()
 	client := clientOf(t, unusedEndpoint(t)+","+unusedEndpoint(t))
 	assertErr(t, client.Connect(t.Context()), leasehold.ErrUnreachable)
-	_, err := client.Get(t.Context(), "a")
-	assertErr(t, err, leasehold.ErrUnavailable)
-	assert(t, strings.Contains(err.Error(), "no broker"), "%v", err)
+	_, getErr := client.Get(t.Context(), "a")
+	_, setErr := client.SetLimit(t.Context(), "a", 2)
+	for _, err := range []error{getErr, setErr} {
+		assertErr(t, err, leasehold.ErrUnavailable)
+		assert(t, strings.Contains(err.Error(), "no broker"), "%v", err)
+	}
 }
 
 func TestEndpointsAreTriedInOrder(t *testing.T) {

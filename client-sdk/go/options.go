@@ -65,7 +65,7 @@ func WithShared() Option {
 }
 
 // WithPermits acquires this number of permits of a semaphore. The limit is the total number of permits of the lock; 0
-// uses the limit that the current holders use.
+// uses the limit in use. A limit that is set with [Client.SetLimit] overrides it.
 func WithPermits(permits, limit int) Option {
 	return func(o *acquireOptions) { o.forEachTarget(func(t *Target) { t.Permits, t.Limit = permits, limit }) }
 }

@@ -160,6 +160,7 @@ func (p *pendingAcquires) onQueued(queued *pb.Queued) {
 			Position:    int(queued.GetPosition()),
 			QueueLength: int(queued.GetQueueLength()),
 			Holders:     holdersOf(queued.GetHolders()),
+			Closure:     closureOf(queued.GetClosure()),
 		})
 	}
 }

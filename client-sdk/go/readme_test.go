@@ -54,6 +54,8 @@ func TestTheCallsOfTheReadme(t *testing.T) {
 	ok(t, err)
 	_, err = client.Get(ctx, "a")
 	ok(t, err)
+	_, err = client.SetLimit(ctx, "pool", 16)
+	ok(t, err)
 	ok(t, lease.Check())
 	assert(t, lease.Context().Err() == nil && lease.LostReason() == 0 && added.FencingToken() > 0, "%v", lease)
 	release(t, added, lease)

@@ -138,40 +138,63 @@ func (r *clientRuntime) connect(ctx context.Context) (*session, error) {
 	}
 }
 
-// getLock returns the state of a lock, or nil if the lock has no holder and no waiter.
-func (r *clientRuntime) getLock(ctx context.Context, lock lockName) (*pb.Lock, error) {
+// getLock returns the state of a lock, or nil if the broker has no record of the lock.
+func (r *clientRuntime) getLock(ctx context.Context, lock lockName) (state *pb.Lock, err error) {
+	err = r.unaryCall(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
+		request := &pb.GetLockRequest{Namespace: lock.namespace, Name: lock.name}
+		response, err := pb.NewInspectionServiceClient(conn).GetLock(ctx, request)
+		if status.Code(err) == codes.NotFound {
+			return nil
+		}
+		state = response.GetLock()
+		return err
+	})
+	return state, err
+}
+
+// setLimit sets the limit of a semaphore, or removes it with 0, and returns the previous limit.
+func (r *clientRuntime) setLimit(ctx context.Context, lock lockName, limit int) (previous int, err error) {
+	err = r.unaryCall(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
+		request := &pb.SetLockLimitRequest{Lock: lock.proto(), Limit: clampToInt32(limit)}
+		response, err := pb.NewLockServiceClient(conn).SetLockLimit(ctx, request)
+		previous = int(response.GetPreviousLimit())
+		return err
+	})
+	return previous, err
+}
+
+// unaryCall sends a unary call over the connection of a session, once, and converts its error. The context of the call
+// has the credential and ends after callTimeout.
+func (r *clientRuntime) unaryCall(ctx context.Context, send func(context.Context, *grpc.ClientConn) error) error {
 	session, err := r.connect(ctx)
 	if err != nil {
-		return nil, unavailable(err)
+		return unavailable(err)
 	}
 	r.mu.Lock()
 	connection := session.connection
 	notConnected := newError(ErrUnavailable, session.failover.unavailableReason())
 	r.mu.Unlock()
 	if connection == nil {
-		return nil, notConnected
+		return notConnected
 	}
 	credential, err := r.endpoints.credentials.authorization()
 	if err != nil {
-		return nil, newError(ErrUnavailable, err.Error())
+		return newError(ErrUnavailable, err.Error())
 	}
 	callCtx, cancel := context.WithTimeout(withCredential(ctx, credential), callTimeout)
 	defer cancel()
-	request := &pb.GetLockRequest{Namespace: lock.namespace, Name: lock.name}
-	response, err := pb.NewInspectionServiceClient(connection.conn).GetLock(callCtx, request, grpc.WaitForReady(false))
+	err = send(callCtx, connection.conn)
 	switch {
 	case err == nil:
-		return response.GetLock(), nil
+		return nil
 	case ctx.Err() != nil:
-		return nil, ctx.Err()
-	case status.Code(err) == codes.NotFound:
-		return nil, nil
+		return ctx.Err()
 	}
 	refused := refusedFromStatus(err)
 	if isRetryable(refused) && refused.GetReason() == pb.ErrorReason_ERROR_REASON_UNSPECIFIED {
-		return nil, newError(ErrUnavailable, refused.GetMessage())
+		return newError(ErrUnavailable, refused.GetMessage())
 	}
-	return nil, errorFromRefused(refused)
+	return errorFromRefused(refused)
 }
 
 // unavailable converts an error of connect into the error of a call that needs a broker.

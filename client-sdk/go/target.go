@@ -23,7 +23,8 @@ type Target struct {
 	// Permits is the number of permits to acquire of a semaphore with this Limit; 0 means that the lock is no
 	// semaphore.
 	Permits int
-	// Limit is the total number of permits, 1 to 1,000. All callers must use the same limit. 0 uses the limit in use.
+	// Limit is the total number of permits, 1 to 1,000. All callers must use the same limit, unless a limit is set with
+	// [Client.SetLimit]. 0 uses the limit in use.
 	Limit int
 }
 

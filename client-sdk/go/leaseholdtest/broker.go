@@ -11,7 +11,8 @@
 // The broker listens on the loopback interface, as the servers of net/http/httptest do, and its clients are real ones.
 // The broker does not expire leases. WithMaxHold, WithLockDelay, WithAtLeast and WithDisconnectGrace have no effect: a
 // lock is held until it is released or lost, and then free at once. Everything else is as with a real broker: one queue
-// for each lock in strict order, fencing tokens that rise, shared locks, permits, several locks at once and re-entry.
+// for each lock in strict order, fencing tokens that rise, shared locks, permits, set limits, several locks at once and
+// re-entry.
 package leaseholdtest
 
 import (

@@ -95,23 +95,72 @@ type locks struct {
 	holds      map[lockName][]*hold
 	leases     map[string]*lease
 	queue      []*waiter
+	setLimits  map[lockName]int32
 	lastToken  int64
 	rejections map[string][]*pb.Refused
 }
 
 func newLocks() locks {
-	return locks{holds: map[lockName][]*hold{}, leases: map[string]*lease{}, rejections: map[string][]*pb.Refused{}}
+	return locks{
+		holds: map[lockName][]*hold{}, leases: map[string]*lease{}, setLimits: map[lockName]int32{},
+		rejections: map[string][]*pb.Refused{},
+	}
 }
 
-// weightOf returns the weight of a target and the limit of its lock. A limit of 0 means the limit in use.
-func weightOf(target *pb.LockTarget) (weight, limit int32) {
+// weightOf returns the weight of a target and the limit of its lock. A limit of 0 means the limit in use. A set limit
+// overrides the limit of a semaphore's target.
+func (l *locks) weightOf(target *pb.LockTarget) (weight, limit int32) {
 	switch target.GetMode() {
 	case pb.LockMode_LOCK_MODE_SHARED:
 		return 1, exclusiveWeight
 	case pb.LockMode_LOCK_MODE_SEMAPHORE:
-		return max(target.GetPermits(), 1), target.GetLimit()
+		return max(target.GetPermits(), 1), cmp.Or(l.setLimits[nameOf(target)], target.GetLimit())
 	}
 	return exclusiveWeight, exclusiveWeight
+}
+
+// limitInUse returns the limit of a lock that has holders or a set limit; otherwise 0.
+func (l *locks) limitInUse(lock lockName) int32 {
+	if holds := l.holds[lock]; len(holds) > 0 {
+		return holds[0].limit
+	}
+	return l.setLimits[lock]
+}
+
+// isLimitMismatch returns true if another limit or mode is in use on the lock of a target, or the target exceeds the
+// limit.
+func (l *locks) isLimitMismatch(target *pb.LockTarget) bool {
+	weight, limit := l.weightOf(target)
+	inUse := l.limitInUse(nameOf(target))
+	limit = cmp.Or(limit, inUse, 1)
+	return inUse != 0 && inUse != limit || weight > limit
+}
+
+// setLimit sets the limit of a lock, rejects the waiters that exceed the limit, and returns the previous limit. It
+// returns false if the lock is held in exclusive or shared mode.
+func (l *locks) setLimit(lock lockName, limit int32) (previous int32, ok bool) {
+	previous = l.limitInUse(lock)
+	if previous == exclusiveWeight {
+		return 0, false
+	}
+	l.setLimits[lock] = limit
+	for _, hold := range l.holds[lock] {
+		hold.limit = limit
+	}
+	for _, w := range slices.Clone(l.queue) {
+		if w.includes(lock) && slices.ContainsFunc(w.targets, l.isLimitMismatch) {
+			l.reject(w, newRefused(pb.ErrorReason_ERROR_REASON_LIMIT_MISMATCH, limitMismatchMessage))
+		}
+	}
+	l.grantWaiters()
+	return previous, true
+}
+
+// removeLimit removes the set limit of a lock and returns the limit, which stays in use until the lock is idle.
+func (l *locks) removeLimit(lock lockName) (previous int32) {
+	previous = l.setLimits[lock]
+	delete(l.setLimits, lock)
+	return previous
 }
 
 // findRejection returns the rejection of an acquire that can never be granted, or of one that Refuse rejects; otherwise
@@ -125,15 +174,10 @@ func (l *locks) findRejection(r *acquireRequest) *pb.Refused {
 			l.rejections[target.GetName()] = rejections[1:]
 			return rejections[0]
 		}
-		holds := l.holds[nameOf(target)]
-		weight, limit := weightOf(target)
-		inUse := int32(0)
-		if len(holds) > 0 {
-			inUse = holds[0].limit
-		}
-		if limit = cmp.Or(limit, inUse, 1); inUse != 0 && inUse != limit || weight > limit {
+		if l.isLimitMismatch(target) {
 			return newRefused(pb.ErrorReason_ERROR_REASON_LIMIT_MISMATCH, limitMismatchMessage)
 		}
+		weight, _ := l.weightOf(target)
 		if hold := l.holdOf(nameOf(target), r.under); hold != nil && hold.weight() < weight {
 			return newRefused(pb.ErrorReason_ERROR_REASON_UPGRADE_DENIED, upgradeDeniedMessage)
 		}
@@ -179,19 +223,21 @@ func (l *locks) grantWaiters() {
 
 func (l *locks) hasRoom(r *acquireRequest) bool {
 	for _, target := range r.targets {
-		weight, limit := weightOf(target)
-		if l.holdOf(nameOf(target), r.under) != nil {
-			continue
-		}
-		sum := weight
-		for _, hold := range l.holds[nameOf(target)] {
-			sum, limit = sum+hold.weight(), hold.limit
-		}
-		if sum > cmp.Or(limit, 1) {
+		weight, limit := l.weightOf(target)
+		lock := nameOf(target)
+		if l.holdOf(lock, r.under) == nil && weight+l.weightInUse(lock) > cmp.Or(l.limitInUse(lock), limit, 1) {
 			return false
 		}
 	}
 	return true
+}
+
+// weightInUse returns the weight of all holders of a lock.
+func (l *locks) weightInUse(lock lockName) (sum int32) {
+	for _, hold := range l.holds[lock] {
+		sum += hold.weight()
+	}
+	return sum
 }
 
 func (l *locks) grant(r *acquireRequest, s *stream) *lease {
@@ -203,20 +249,17 @@ func (l *locks) grant(r *acquireRequest, s *stream) *lease {
 	holder.stream = s
 	holder.requests[r.requestID] = true
 	for _, target := range r.targets {
-		weight, limit := weightOf(target)
+		weight, limit := l.weightOf(target)
 		lock := nameOf(target)
 		if hold := l.holdOf(lock, holder.id); hold != nil {
 			hold.entries[r.requestID] = weight
 			continue
 		}
-		if holds := l.holds[lock]; len(holds) > 0 {
-			limit = holds[0].limit
-		}
 		l.lastToken++
 		holder.locks = append(holder.locks, lock)
 		l.holds[lock] = append(l.holds[lock], &hold{
-			lease: holder, target: target, token: l.lastToken, since: time.Now(), limit: cmp.Or(limit, 1),
-			entries: map[string]int32{r.requestID: weight},
+			lease: holder, target: target, token: l.lastToken, since: time.Now(),
+			limit: cmp.Or(l.limitInUse(lock), limit, 1), entries: map[string]int32{r.requestID: weight},
 		})
 	}
 	return holder

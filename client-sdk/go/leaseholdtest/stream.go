@@ -1,4 +1,4 @@
-// The lease streams of the broker, and its inspection of locks.
+// The lease streams of the broker, its inspection of locks, and the limits of semaphores.
 
 package leaseholdtest
 
@@ -7,6 +7,7 @@ import (
 	"errors"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -38,14 +39,40 @@ func (s *inspectionService) GetLock(_ context.Context, request *pb.GetLockReques
 	locks, lock := &s.broker.locks, nameOf(request)
 	queueLength := locks.queueLength(func(other lockName) bool { return other == lock })
 	holders := locks.holders(lock)
-	if len(holders) == 0 && queueLength == 0 {
-		return nil, status.Error(codes.NotFound, "the lock has no holder and no waiter")
+	_, isLimitSet := locks.setLimits[lock]
+	if len(holders) == 0 && queueLength == 0 && !isLimitSet {
+		return nil, status.Error(codes.NotFound, "the lock has no holder, no waiter and no set limit")
 	}
 	state := &pb.Lock{Holders: holders, QueueLength: int32(queueLength), HolderCount: int32(len(holders))}
+	if limit := locks.limitInUse(lock); limit != 0 && limit != exclusiveWeight {
+		state.PermitUsage = &pb.PermitUsage{Limit: limit, Used: locks.weightInUse(lock), IsLimitSet: isLimitSet}
+	}
 	for _, holder := range holders {
 		state.LastFencingToken = max(state.LastFencingToken, holder.FencingToken)
 	}
 	return &pb.GetLockResponse{Lock: state}, nil
+}
+
+// SetLockLimit sets or removes the limit of a semaphore.
+func (service *lockService) SetLockLimit(
+	_ context.Context, request *pb.SetLockLimitRequest,
+) (*pb.SetLockLimitResponse, error) {
+	service.broker.mu.Lock()
+	defer service.broker.mu.Unlock()
+	locks, lock := &service.broker.locks, nameOf(request.GetLock())
+	if request.GetLimit() == 0 {
+		return &pb.SetLockLimitResponse{PreviousLimit: locks.removeLimit(lock)}, nil
+	}
+	previous, ok := locks.setLimit(lock, request.GetLimit())
+	if !ok {
+		mismatch, err := status.New(codes.FailedPrecondition, limitMismatchMessage).WithDetails(
+			&errdetails.ErrorInfo{Reason: "LIMIT_MISMATCH", Domain: "leasehold.dev"})
+		if err != nil {
+			return nil, err
+		}
+		return nil, mismatch.Err()
+	}
+	return &pb.SetLockLimitResponse{PreviousLimit: previous}, nil
 }
 
 // stream is a lease stream of a client. The broker's mutex guards everything except sending.

@@ -63,6 +63,8 @@ func (p *probe) run(c command) error {
 		go p.release(c)
 	case "observe":
 		go p.observe(c)
+	case "set_limit":
+		go p.setLimit(c)
 	case "shutdown":
 		go func() {
 			err := p.client.Close()
@@ -123,14 +125,34 @@ func (p *probe) release(c command) {
 func (p *probe) observe(c command) {
 	for leader, err := range p.client.Elect(c.Lock).Observe(context.Background()) {
 		at := nowMs()
+		if err != nil {
+			reply(c, at, nil, err)
+			return
+		}
 		observation := observation{}
 		if leader != nil {
 			holder := holderOf(*leader)
 			observation.Holder = &holder
 		}
+		// An observer of an election reports the leader only.
+		state, err := p.client.Get(context.Background(), c.Lock)
+		observation.Closure = closureOf(state.Closure)
+		if usage := state.PermitUsage; usage != nil {
+			observation.PermitUsage = &permitUsage{usage.Limit, usage.Used, usage.IsLimitSet}
+		}
 		reply(c, at, observation, err)
 		return
 	}
+}
+
+func (p *probe) setLimit(c command) {
+	previous, err := p.client.SetLimit(context.Background(), c.Lock, c.Limit)
+	at := nowMs()
+	limit := previousLimit{}
+	if previous != 0 {
+		limit.PreviousLimit = &previous
+	}
+	reply(c, at, limit, err)
 }
 
 // acquireArguments returns the targets and options of an acquire command.
@@ -145,7 +167,10 @@ func (p *probe) acquireArguments(c command) ([]leasehold.Target, []leasehold.Opt
 	options := []leasehold.Option{
 		leasehold.WithReason(c.Reason),
 		leasehold.WithOnQueue(func(position leasehold.QueuePosition) {
-			writeLine(queuedEvent{"queued", nowMs(), c.ID, position.Position, position.QueueLength, holdersOf(position.Holders)})
+			writeLine(queuedEvent{
+				"queued", nowMs(), c.ID, position.Position, position.QueueLength, holdersOf(position.Holders),
+				closureOf(position.Closure),
+			})
 		}),
 		leasehold.WithOnLost(func(l *leasehold.Lease) {
 			writeLine(event{Event: "lost", AtMs: nowMs(), Lease: c.As, Reason: *reasonOf(l.LostReason())})

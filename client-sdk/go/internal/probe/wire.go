@@ -26,6 +26,7 @@ type command struct {
 	Call              int64    `json:"call"`
 	Lease             string   `json:"lease"`
 	Lock              string   `json:"lock"`
+	Limit             int      `json:"limit"`
 	Ms                int64    `json:"ms"`
 }
 
@@ -58,8 +59,27 @@ type holder struct {
 	RemainingMs float64 `json:"remaining_ms"`
 }
 
+type closure struct {
+	Cause       string  `json:"cause"`
+	Owner       string  `json:"owner"`
+	Reason      string  `json:"reason"`
+	RemainingMs float64 `json:"remaining_ms"`
+}
+
+type permitUsage struct {
+	Limit      int  `json:"limit"`
+	Used       int  `json:"used"`
+	IsLimitSet bool `json:"is_limit_set"`
+}
+
 type observation struct {
-	Holder *holder `json:"holder"`
+	Holder      *holder      `json:"holder"`
+	Closure     *closure     `json:"closure"`
+	PermitUsage *permitUsage `json:"permit_usage"`
+}
+
+type previousLimit struct {
+	PreviousLimit *int `json:"previous_limit"`
 }
 
 type failure struct {
@@ -92,6 +112,7 @@ type queuedEvent struct {
 	Position    int      `json:"position"`
 	QueueLength int      `json:"queue_length"`
 	Holders     []holder `json:"holders"`
+	Closure     *closure `json:"closure"`
 }
 
 // errorClasses maps errors to their names, which all SDKs share.
@@ -138,6 +159,12 @@ var lostReasonNames = map[leasehold.LostReason]string{
 	leasehold.LostCredentialExpired: "CredentialExpired",
 	leasehold.LostClosed:            "Closed",
 	leasehold.LostOther:             "Other",
+}
+
+var closureCauseNames = map[leasehold.ClosureCause]string{
+	leasehold.ClosureLockDelay: "lock_delay",
+	leasehold.ClosureAtLeast:   "at_least",
+	leasehold.ClosureOperator:  "operator",
 }
 
 func failureOf(err error) *failure {
@@ -194,6 +221,13 @@ func holdersOf(sources []leasehold.Holder) []holder {
 		holders[i] = holderOf(source)
 	}
 	return holders
+}
+
+func closureOf(source *leasehold.Closure) *closure {
+	if source == nil {
+		return nil
+	}
+	return &closure{closureCauseNames[source.Cause], source.Owner, source.Reason, milliseconds(source.Remaining)}
 }
 
 // reply writes the response to a command.
