@@ -4,12 +4,28 @@
 import { readFileSync, writeSync } from "node:fs";
 import { createInterface } from "node:readline";
 
-import type { AcquireOptions, Holder, Lease, LostReason, QueuePosition, Target } from "@leasehold/client";
+import type {
+  AcquireOptions,
+  Closure,
+  ClosureCause,
+  Holder,
+  Lease,
+  LostReason,
+  PermitUsage,
+  QueuePosition,
+  Target,
+} from "@leasehold/client";
 import { Client, ConnectError, LeaseholdError, LeaseLostError } from "@leasehold/client";
 
 import { clockOf, createSharedClock } from "#dist/clock.js";
 
 const PROTOCOL_FAULT = 101;
+const CLOSURE_CAUSES: Record<ClosureCause, string> = {
+  LockDelay: "lock_delay",
+  AtLeast: "at_least",
+  Operator: "operator",
+  Other: "other",
+};
 
 interface WireTarget {
   name: string;
@@ -27,6 +43,7 @@ interface Command {
   lease: string;
   call: number;
   lock: string;
+  limit?: number | null;
   ms: number;
   under?: string | null;
   reason?: string | null;
@@ -79,7 +96,16 @@ const ACTIONS: Partial<Record<string, Action>> = {
   state: (_, command) => leaseState(leaseNamed(command.lease)),
   observe: async (client, command) => {
     const leader = await client.elect(command.lock).observe().next();
-    return { holder: leader && holderFields(leader) };
+    const state = await client.get(command.lock);
+    return {
+      holder: leader && holderFields(leader),
+      closure: closureFields(state?.closure),
+      permit_usage: permitUsageFields(state?.permitUsage),
+    };
+  },
+  set_limit: async (client, command) => {
+    const limit = command.limit ?? 0;
+    return { previous_limit: await client.setLimit(command.lock, limit === 0 ? null : limit) };
   },
   block: (_, command) => {
     Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, command.ms);
@@ -129,7 +155,8 @@ function acquireOptions(command: Command): AcquireOptions {
       const at_ms = clock.now();
       const { position, queueLength: queue_length } = queuePosition;
       const holders = queuePosition.holders.map(holderFields);
-      writeLine({ event: "queued", at_ms, call: command.id, position, queue_length, holders });
+      const closure = closureFields(queuePosition.closure);
+      writeLine({ event: "queued", at_ms, call: command.id, position, queue_length, holders, closure });
     },
     onLost: (lease: Lease) => {
       writeLine({ event: "lost", at_ms: clock.now(), lease: command.as, reason: reasonOf(lease) });
@@ -176,6 +203,22 @@ function reasonOf(lease: Lease): LostReason | null {
 function holderFields(holder: Holder): unknown {
   const { leaseId: lease_id, owner, reason, fencingToken: token, remainingMs: remaining_ms } = holder;
   return { lease_id, owner, reason, token, remaining_ms };
+}
+
+function closureFields(closure: Closure | undefined): unknown {
+  if (closure === undefined) {
+    return null;
+  }
+  const { cause, owner, reason, remainingMs: remaining_ms } = closure;
+  return { cause: CLOSURE_CAUSES[cause], owner, reason, remaining_ms };
+}
+
+function permitUsageFields(permitUsage: PermitUsage | undefined): unknown {
+  if (permitUsage === undefined) {
+    return null;
+  }
+  const { limit, used, isLimitSet: is_limit_set } = permitUsage;
+  return { limit, used, is_limit_set };
 }
 
 function errorFields(error: unknown): unknown {

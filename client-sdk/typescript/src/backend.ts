@@ -29,8 +29,10 @@ export interface Backend {
   cancel(requestId: string): void;
   /** Releases the locks of one acquire. Rejects if the release failed or the lease was lost. */
   release(handle: LeaseHandle, scope: AcquireScope): Promise<void>;
-  /** Returns the holders and the queue length of a lock, or null if it has neither. */
+  /** Returns the state of a lock, or null if it has no holders, waiters, closure and set limit. */
   getLockState(lock: LockName): Promise<LockState | null>;
+  /** Sets the limit of a semaphore, or removes it if `limit` is null. Returns the previous limit. */
+  setLimit(lock: LockName, limit: number | null): Promise<number | null>;
   /** Cancels every wait, releases every lease, and closes the backend. */
   close(): Promise<void>;
 }

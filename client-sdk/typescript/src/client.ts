@@ -14,7 +14,7 @@ import type { AcquireOptions } from "./options.js";
 import type { ClientOptions } from "./settings.js";
 import { connectionSettingsOf, ownerOf } from "./settings.js";
 import type { LockLike } from "./target.js";
-import { lockOf } from "./target.js";
+import { checkedLimit, lockOf } from "./target.js";
 import { ThreadBackend } from "./thread.js";
 
 /** Options of a call that does not wait in the queue. */
@@ -151,9 +151,30 @@ export class Client implements AsyncDisposable {
     };
   }
 
-  /** Returns the current holders and the queue length of a lock, or null if it has neither holders nor waiters. */
+  /**
+   * Returns the current state of a lock, or null if it has neither holders nor waiters, is not closed, and has no set
+   * limit.
+   */
   async get(lock: LockLike): Promise<LockState | null> {
     return this.#backend.getLockState(lockOf(lock));
+  }
+
+  /**
+   * Sets the limit of a semaphore, 1-1000, or removes the set limit if `limit` is null. Of `lock`, only the name and
+   * the namespace are used. Resolves to the limit that was in use or, after a removal, to the limit that had been set;
+   * null if there was none.
+   *
+   * Until a set limit is removed, callers follow it whatever limit they send, also while the lock is idle. A lower limit
+   * revokes no lease: new grants wait until enough permits are released, and waiters that need more permits are rejected
+   * with LimitMismatchError. A removed limit stays in use until the lock is idle.
+   *
+   * Where the broker has access rules, the caller needs the verb `set_limit` or `admin`; without it the call rejects
+   * with PermissionDeniedError. Rejects with LimitMismatchError if the lock is in use as an exclusive or shared lock, and
+   * with InvalidError if the limit is out of range. Rejects with UnavailableError if no broker responded: the limit may
+   * have been set, and the call is safe to repeat.
+   */
+  async setLimit(lock: LockLike, limit: number | null): Promise<number | null> {
+    return this.#backend.setLimit(lockOf(lock), limit === null ? null : checkedLimit(limit));
   }
 
   /** Returns the election of one leader for a job. */

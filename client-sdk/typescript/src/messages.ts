@@ -52,6 +52,25 @@ export interface QueuePosition {
   readonly queueLength: number;
   /** Some holders of the lock; at most 5. */
   readonly holders: readonly Holder[];
+  /** Closure of the lock, if it is closed. */
+  readonly closure: Closure | undefined;
+}
+
+/** Permits of a semaphore. */
+export interface PermitUsage {
+  /** Limit in use. */
+  readonly limit: number;
+  /** Permits of all holders; more than the limit if it was lowered while they were held. */
+  readonly used: number;
+  /** Permits that are not held. */
+  readonly free: number;
+  /** True if the limit was set with `Client.setLimit`, false if it is the limit of the present callers. */
+  readonly isLimitSet: boolean;
+}
+
+/** Creates the permit usage of a limit. */
+export function createPermitUsage(limit: number, used: number, isLimitSet: boolean): PermitUsage {
+  return { limit, used, free: Math.max(0, limit - used), isLimitSet };
 }
 
 /** State of a lock when the broker read it. */
@@ -62,6 +81,10 @@ export interface LockState {
   readonly queueLength: number;
   /** Fencing token of the latest grant. */
   readonly lastFencingToken: number;
+  /** Closure of the lock, if it is closed. */
+  readonly closure: Closure | undefined;
+  /** Permits of a semaphore that has holders or waiters, or a set limit. */
+  readonly permitUsage: PermitUsage | undefined;
 }
 
 /** Description of a caller for operators and other callers. */
@@ -164,6 +187,7 @@ export type Command =
   | { kind: "cancel"; requestId: string }
   | { kind: "release"; id: number; leaseId: string; scope: AcquireScope }
   | { kind: "getLockState"; id: number; lock: LockName }
+  | { kind: "setLimit"; id: number; lock: LockName; limit: number | null }
   /** Closes all streams. Afterwards the thread sets `done` to 1 and wakes the threads that wait on `done`. */
   | { kind: "close"; id: number; timeoutMs: number; closedFlag: SharedArrayBuffer };
 
@@ -172,6 +196,7 @@ export type CommandResponse =
   | { kind: "done" }
   | { kind: "granted"; lease: GrantedLease }
   | { kind: "lockState"; state: LockState | null }
+  | { kind: "previousLimit"; limit: number | null }
   | { kind: "failed"; failure: Failure };
 
 /** A message from the worker thread. */

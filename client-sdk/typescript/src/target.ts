@@ -21,7 +21,10 @@ export interface Target {
   readonly shared?: boolean | undefined;
   /** Number of permits of a semaphore, out of the `limit` permits of the lock. */
   readonly permits?: number | undefined;
-  /** Number of all permits of the lock, 1-1000. All callers use the same limit. Unset: the limit in use. */
+  /**
+   * Number of all permits of the lock, 1-1000. All callers use the same limit, unless `Client.setLimit` has set another
+   * one. Unset: the limit in use.
+   */
   readonly limit?: number | undefined;
 }
 
@@ -67,12 +70,18 @@ export function checkedTarget(target: Target): Target {
   return { ...target, permits: checkedCount("permits", target.permits), limit: checkedCount("limit", target.limit) };
 }
 
+/** Checks a limit to set. Throws InvalidError if the limit is no positive whole number. */
+export function checkedLimit(limit: number): number {
+  return checkedInteger("limit", limit, 1);
+}
+
 function checkedCount(name: string, value: number | undefined): number | undefined {
-  if (value === undefined) {
-    return undefined;
-  }
-  if (!Number.isInteger(value) || value < 0) {
-    throw new InvalidError(`${name}: ${String(value)} is not a whole number of at least 0`);
+  return value === undefined ? undefined : checkedInteger(name, value, 0);
+}
+
+function checkedInteger(name: string, value: number, min: number): number {
+  if (!Number.isInteger(value) || value < min) {
+    throw new InvalidError(`${name}: ${String(value)} is not a whole number of at least ${String(min)}`);
   }
   // The broker rejects a value that exceeds the integer type as too large.
   return Math.min(value, INT32_MAX);

@@ -132,6 +132,13 @@ export class ThreadBackend implements Backend {
     );
   }
 
+  setLimit(lock: LockName, limit: number | null): Promise<number | null> {
+    return this.request(
+      (id) => ({ kind: "setLimit", id, lock, limit }),
+      (response) => (response.kind === "previousLimit" ? response.limit : null),
+    );
+  }
+
   close(): Promise<void> {
     this.closing ??= this.closeOnce();
     return this.closing;

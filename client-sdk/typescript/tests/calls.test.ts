@@ -96,11 +96,82 @@ testBothBrokers("waiters are granted in order and receive their queue positions"
   while (positions.at(-1)?.position !== 1) {
     await new Promise((resolve) => setTimeout(resolve, 20));
   }
-  assert.equal(positions[0]?.position, 2);
+  assert.deepEqual([positions[0]?.position, positions[0]?.closure], [2, undefined]);
   await firstLease.release();
   const last = await second;
   assert(last.fencingToken > firstLease.fencingToken && firstLease.fencingToken > lease.fencingToken);
   await last.release();
+});
+
+test("a queue position and the state of a lock have the closure of the lock", async (t) => {
+  const client = clientOf(t, (await sharedBroker()).url, { owner: "nightly-1" });
+  const lease = await client.acquire(t.name, { ttlMs: 1_000, atLeastMs: 60_000, reason: "nightly run" });
+  assert.equal((await client.get(t.name))?.closure, undefined);
+  await lease.release();
+  const positions: QueuePosition[] = [];
+  const controller = new AbortController();
+  const onQueue = (position: QueuePosition) => {
+    positions.push(position);
+    controller.abort();
+  };
+  await assert.rejects(client.acquire(t.name, { onQueue, signal: controller.signal }), { name: "AbortError" });
+  for (const closure of [positions[0]?.closure, (await client.get(t.name))?.closure]) {
+    assert.deepEqual([closure?.cause, closure?.owner, closure?.reason], ["AtLeast", "nightly-1", "nightly run"]);
+    assert(closure !== undefined && closure.remainingMs > 0 && closure.remainingMs <= 60_000);
+  }
+});
+
+testBothBrokers("callers follow a set limit until it is removed", async (t, fixture) => {
+  const client = fixture.client();
+  assert.equal(await client.setLimit(t.name, 2), null);
+  const idleUsage = { limit: 2, used: 0, free: 2, isLimitSet: true };
+  assert.deepEqual((await client.get(t.name))?.permitUsage, idleUsage, "the lock is idle");
+  const leases = [await client.acquire(t.name, { permits: 1, limit: 5 }), await client.acquire(t.name, { permits: 1 })];
+  assert.equal(await client.tryAcquire(t.name, { permits: 1, limit: 5 }), null);
+  await assert.rejects(client.acquire(t.name, { permits: 3, limit: 5 }), LimitMismatchError);
+  await assert.rejects(client.acquire(t.name, { shared: true }), LimitMismatchError);
+  assert.equal(await client.setLimit(t.name, null), 2);
+  const usage = { limit: 2, used: 2, free: 0, isLimitSet: false };
+  assert.deepEqual((await client.get(t.name))?.permitUsage, usage, "the limit stays in use");
+  await assert.rejects(client.acquire(t.name, { permits: 1, limit: 5 }), LimitMismatchError);
+  await Promise.all(leases.map((lease) => lease.release()));
+  assert.equal(await client.setLimit(t.name, null), null);
+  assert.equal(await client.get(t.name), null);
+  await using lease = await client.acquire(t.name, { permits: 3, limit: 5 });
+  assert(lease.isValid());
+});
+
+testBothBrokers("a raised limit grants waiters, and a lowered one revokes no lease", async (t, fixture) => {
+  const client = fixture.client();
+  const one = await client.acquire(t.name, { permits: 2, limit: 2 });
+  const pendingAcquire = client.acquire(t.name, { permits: 1, limit: 2 });
+  await waitForQueueLength(client, t.name, 1);
+  assert.equal(await client.setLimit(t.name, 3), 2);
+  const other = await pendingAcquire;
+  const tooWide = assert.rejects(client.acquire(t.name, { permits: 3, limit: 3 }), LimitMismatchError);
+  await waitForQueueLength(client, t.name, 1);
+  assert.equal(await client.setLimit({ name: t.name, namespace: "default" }, 1), 3);
+  await tooWide;
+  const usage = { limit: 1, used: 3, free: 0, isLimitSet: true };
+  assert.deepEqual((await client.get(t.name))?.permitUsage, usage);
+  await one.release();
+  assert(other.isValid());
+  assert.equal(await client.tryAcquire(t.name, { permits: 1, limit: 3 }), null);
+  assert.equal(await client.setLimit(t.name, null), 1);
+  const removedUsage = { limit: 1, used: 1, free: 0, isLimitSet: false };
+  assert.deepEqual((await client.get(t.name))?.permitUsage, removedUsage);
+  await other.release();
+  await (await client.acquire(t.name, { permits: 3, limit: 3 })).release();
+});
+
+testBothBrokers("a limit is not set on a lock that is held in another mode", async (t, fixture) => {
+  const client = fixture.client();
+  for (const shared of [false, true]) {
+    await using lease = await client.acquire(t.name, { shared });
+    await assert.rejects(client.setLimit(t.name, 2), LimitMismatchError);
+    assert(lease.isValid());
+    assert.equal((await client.get(t.name))?.permitUsage, undefined);
+  }
 });
 
 testBothBrokers("shared holders coexist, permits add up, several locks are all or none", async (t, fixture) => {
@@ -244,6 +315,7 @@ testBothBrokers("a shutdown releases all leases and fails pending calls", async 
   await assert.rejects(lease.release(), LeaseLostError);
   await assert.rejects(one.acquire(t.name), ClosedError);
   await assert.rejects(one.get(t.name), ClosedError);
+  await assert.rejects(one.setLimit(t.name, 1), ClosedError);
   await acquireAndRelease(other, t.name, 500);
   await waitForQueueLength(other, `${t.name}-held`, 0);
   await held.release();
@@ -258,6 +330,10 @@ testBothBrokers("an invalid acquire fails without a request", async (t, fixture)
   await assert.rejects(client.acquire(t.name, { waitMs: NaN }), RangeError);
   await assert.rejects(client.acquire(undefined as unknown as string), TypeError);
   await assert.rejects(client.acquire(t.name, { labels: { team: 1 as unknown as string } }), TypeError);
+  for (const limit of [0, -1, 1.5, NaN, undefined as unknown as number]) {
+    await assert.rejects(client.setLimit(t.name, limit), InvalidError);
+  }
+  assert.equal(await client.get(t.name), null);
   await acquireAndRelease(client, t.name);
 });
 
@@ -270,6 +346,7 @@ test("a rejected acquire does not affect other leases", async (t) => {
   await assert.rejects(client.acquire("a", { permits: 2, limit: 1 }), InvalidError);
   await assert.rejects(client.acquireAll(["a", "a"]), InvalidError);
   await assert.rejects(client.acquire("a", { reason: "x".repeat(600) }), InvalidError);
+  await assert.rejects(client.setLimit("a", 1_001), InvalidError);
   assert(lease.isValid());
 });
 

@@ -30,6 +30,20 @@ test("with dropped packets the validity ends before another caller is granted th
   await Promise.all((["toClient", "toBroker"] as const).map(dropPackets));
 });
 
+test("a set limit whose connection breaks is rejected as unavailable, and can be repeated", async (t) => {
+  const broker = await Broker.start(t);
+  const proxy = await Proxy.start(t, broker.addr);
+  const [client, other] = [clientOf(t, proxy.url), clientOf(t, broker.url)];
+  await client.connect();
+  proxy.drop("toClient");
+  const rejected = assert.rejects(client.setLimit("a", 2), UnavailableError);
+  await waitUntil(async () => (await other.get("a")) !== null);
+  proxy.drop();
+  proxy.resetConnections();
+  await rejected;
+  assert.equal(await client.setLimit("a", 2), 2);
+});
+
 test("the validity starts at the sending, however late it is confirmed", async (t) => {
   const proxy = await Proxy.start(t, (await Broker.start(t)).addr);
   const client = clientOf(t, proxy.url);

@@ -5,10 +5,19 @@ import { status as Code } from "@grpc/grpc-js";
 
 import type { Clock } from "../clock.js";
 import type { GetLockResponse } from "../gen/leasehold/v1/inspection_service.js";
+import type { SetLockLimitResponse } from "../gen/leasehold/v1/lock_service.js";
 import type { AcquireCommand, AcquireScope, CommandResponse, ConnectionSettings, WorkerMessage } from "../messages.js";
 import type { LockName } from "../target.js";
-import { convertHolder, createFailure, failureFromRefused, leaseLostFailure, refusedFromStatus } from "./convert.js";
+import {
+  convertClosure,
+  convertHolder,
+  convertPermitUsage,
+  createFailure,
+  failureFromStatus,
+  leaseLostFailure,
+} from "./convert.js";
 import { Session } from "./session.js";
+import type { StreamConnection } from "./stream-connection.js";
 
 /** Maximum number of leases and pending acquires on one stream, as the broker allows. */
 const STREAM_LEASES_MAX = 1_000;
@@ -106,23 +115,19 @@ export class ClientRuntime {
 
   /** Returns the state of a lock. */
   getLockState(lock: LockName, reply: Reply): void {
-    if (this.isClosed) {
-      reply(failedResponse("Closed", ""));
-      return;
-    }
-    const session = this.sessionWithCapacity(0);
-    session.failover.onceConnected(() => {
-      if (session.connection === null) {
-        reply(
-          this.isClosed
-            ? failedResponse("Closed", "")
-            : failedResponse("Unavailable", session.failover.unavailableReason),
-        );
-      } else {
-        session.connection.getLock(lock, (error, response) => {
-          reply(lockStateResponse(error, response));
-        });
-      }
+    this.onceConnected(reply, (connection) => {
+      connection.getLock(lock, (error, response) => {
+        reply(lockStateResponse(error, response));
+      });
+    });
+  }
+
+  /** Sets the limit of a semaphore, or removes it if `limit` is null. */
+  setLimit(lock: LockName, limit: number | null, reply: Reply): void {
+    this.onceConnected(reply, (connection) => {
+      connection.setLockLimit({ lock, limit: limit ?? 0 }, (error, response) => {
+        reply(previousLimitResponse(error, response));
+      });
     });
   }
 
@@ -141,6 +146,24 @@ export class ClientRuntime {
       }
     }
     this.notifyIfClosed();
+  }
+
+  /** Calls `call` when a stream is open, or replies with the reason for which no stream could be opened. */
+  private onceConnected(reply: Reply, call: (connection: StreamConnection) => void): void {
+    if (this.isClosed) {
+      reply(failedResponse("Closed", ""));
+      return;
+    }
+    const session = this.sessionWithCapacity(0);
+    session.failover.onceConnected(() => {
+      if (session.connection !== null) {
+        call(session.connection);
+      } else if (this.isClosed) {
+        reply(failedResponse("Closed", ""));
+      } else {
+        reply(failedResponse("Unavailable", session.failover.unavailableReason));
+      }
+    });
   }
 
   private notifyIfClosed(): void {
@@ -191,12 +214,25 @@ function lockStateResponse(error: ServiceError | null, response: GetLockResponse
     return { kind: "lockState", state: null };
   }
   if (error !== null) {
-    return { kind: "failed", failure: failureFromRefused(refusedFromStatus(error)) };
+    return { kind: "failed", failure: failureFromStatus(error) };
   }
   const lock = response?.lock;
   const holders = lock?.holders.map(convertHolder) ?? [];
   const { queueLength = 0, lastFencingToken = 0 } = lock ?? {};
-  return { kind: "lockState", state: { holders, queueLength, lastFencingToken } };
+  const closure = lock?.closure && convertClosure(lock.closure);
+  const permitUsage = lock?.permitUsage && convertPermitUsage(lock.permitUsage);
+  return { kind: "lockState", state: { holders, queueLength, lastFencingToken, closure, permitUsage } };
+}
+
+function previousLimitResponse(
+  error: ServiceError | null,
+  response: SetLockLimitResponse | undefined,
+): CommandResponse {
+  if (error !== null) {
+    return { kind: "failed", failure: failureFromStatus(error) };
+  }
+  const { previousLimit = 0 } = response ?? {};
+  return { kind: "previousLimit", limit: previousLimit === 0 ? null : previousLimit };
 }
 
 function failedResponse(code: string, message: string): CommandResponse {

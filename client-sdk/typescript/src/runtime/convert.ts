@@ -8,6 +8,7 @@ import type { Any } from "../gen/google/protobuf/any.js";
 import type { Duration } from "../gen/google/protobuf/duration.js";
 import { ErrorInfo, RetryInfo } from "../gen/google/rpc/error_details.js";
 import { Status } from "../gen/google/rpc/status.js";
+import type { PermitUsage as WirePermitUsage } from "../gen/leasehold/v1/inspection_service.js";
 import type { LeaseEnded, Refused } from "../gen/leasehold/v1/lock_service.js";
 import type { Closure as WireClosure, Holder as WireHolder, LockTarget } from "../gen/leasehold/v1/types.js";
 import {
@@ -16,7 +17,8 @@ import {
   ErrorReason,
   LeaseEndReason,
 } from "../gen/leasehold/v1/types.js";
-import type { Closure, ClosureCause, Failure, Holder } from "../messages.js";
+import type { Closure, ClosureCause, Failure, Holder, PermitUsage } from "../messages.js";
+import { createPermitUsage } from "../messages.js";
 import type { LockName } from "../target.js";
 
 /** Error codes of rejections. Other reasons have the code `Other`. */
@@ -96,7 +98,8 @@ export function convertHolder(holder: WireHolder): Holder {
   };
 }
 
-function convertClosure(closure: WireClosure): Closure {
+/** Converts a closure of the protocol. */
+export function convertClosure(closure: WireClosure): Closure {
   return {
     cause: CLOSURE_CAUSES[closure.cause] ?? "Other",
     owner: closure.owner?.id ?? "",
@@ -104,6 +107,11 @@ function convertClosure(closure: WireClosure): Closure {
     until: closure.untilTime,
     remainingMs: durationToMs(closure.remaining),
   };
+}
+
+/** Converts the permit usage of the protocol. */
+export function convertPermitUsage({ limit, used, isLimitSet }: WirePermitUsage): PermitUsage {
+  return createPermitUsage(limit, used, isLimitSet);
 }
 
 /** Creates a failure that was detected by the client. */
@@ -133,6 +141,14 @@ export function failureFromRefused(refused: Refused): Failure {
     retryAfterMs: refused.retryAfter === undefined ? undefined : durationToMs(refused.retryAfter),
     loss,
   };
+}
+
+/** Converts the status of a unary call to a failure. */
+export function failureFromStatus(error: ServiceError): Failure {
+  const refused = refusedFromStatus(error);
+  // Brokers send a reason with each rejection: a status without one is from the connection.
+  const isBroken = isRetryable(refused) && refused.reason === ErrorReason.UNSPECIFIED;
+  return isBroken ? createFailure("Unavailable", refused.message) : failureFromRefused(refused);
 }
 
 function formatOwners(holders: Holder[], closure: Closure | undefined): string {

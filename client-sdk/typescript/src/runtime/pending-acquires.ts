@@ -4,7 +4,14 @@ import type { Granted as WireGranted, Queued, Refused } from "../gen/leasehold/v
 import type { Lease as WireLease } from "../gen/leasehold/v1/types.js";
 import { ErrorReason } from "../gen/leasehold/v1/types.js";
 import type { AcquireCommand, CommandResponse, Failure } from "../messages.js";
-import { convertHolder, createFailure, failureFromRefused, isRetryable, leaseLostFailure } from "./convert.js";
+import {
+  convertClosure,
+  convertHolder,
+  createFailure,
+  failureFromRefused,
+  isRetryable,
+  leaseLostFailure,
+} from "./convert.js";
 import { withJitter } from "./failover.js";
 import { acquireAllRequest, acquireRequest } from "./requests.js";
 import type { Session } from "./session.js";
@@ -70,7 +77,9 @@ export class PendingAcquire {
   notifyPosition(queued: Queued): void {
     if (!this.isCompleted) {
       const { position, queueLength } = queued;
-      const queuePosition = { position, queueLength, holders: queued.holders.map(convertHolder) };
+      const holders = queued.holders.map(convertHolder);
+      const closure = queued.closure && convertClosure(queued.closure);
+      const queuePosition = { position, queueLength, holders, closure };
       this.session.runtime.notify({ kind: "position", id: this.commandId, position: queuePosition });
     }
   }

@@ -6,7 +6,13 @@ import { status as Code } from "@grpc/grpc-js";
 import type { Clock } from "../clock.js";
 import type { GetLockRequest, GetLockResponse } from "../gen/leasehold/v1/inspection_service.js";
 import { InspectionServiceClient } from "../gen/leasehold/v1/inspection_service.js";
-import type { HoldRequest, HoldResponse, ReleaseRequest } from "../gen/leasehold/v1/lock_service.js";
+import type {
+  HoldRequest,
+  HoldResponse,
+  ReleaseRequest,
+  SetLockLimitRequest,
+  SetLockLimitResponse,
+} from "../gen/leasehold/v1/lock_service.js";
 import { LockServiceClient } from "../gen/leasehold/v1/lock_service.js";
 import type { ConnectionSettings, Endpoint } from "../messages.js";
 import { callMetadata, channelCredentials, channelOptions, credentialOf, metadataOf } from "./endpoint.js";
@@ -204,6 +210,16 @@ export class StreamConnection {
   release(request: ReleaseRequest, callback: (error: ServiceError | null) => void): void {
     this.startUnaryCall(callback, () => {
       this.client.release(request, callMetadata(this.settings), this.callOptions(), callback);
+    });
+  }
+
+  /** Sends a unary request to set the limit of a semaphore. */
+  setLockLimit(
+    request: SetLockLimitRequest,
+    callback: (error: ServiceError | null, response?: SetLockLimitResponse) => void,
+  ): void {
+    this.startUnaryCall(callback, () => {
+      this.client.setLockLimit(request, callMetadata(this.settings), this.callOptions(), callback);
     });
   }
 

@@ -37,6 +37,9 @@ const onCommand = runtime.wrapCallback((command: Command) => {
     case "getLockState":
       runtime.getLockState(command.lock, reply);
       break;
+    case "setLimit":
+      runtime.setLimit(command.lock, command.limit, reply);
+      break;
     case "close":
       runtime.close(command.timeoutMs, () => {
         reply({ kind: "done" });

@@ -77,6 +77,10 @@ class FakeBackend implements Backend {
     return Promise.resolve().then(() => this.locks.getState(this, lock));
   }
 
+  setLimit(lock: LockName, limit: number | null): Promise<number | null> {
+    return Promise.resolve().then(() => this.locks.setLimit(this, lock, limit));
+  }
+
   close(): Promise<void> {
     this.locks.close(this);
     return Promise.resolve();

@@ -14,27 +14,19 @@ import {
   WaitTimeoutError,
 } from "../errors.js";
 import { LeaseHandle } from "../lease-handle.js";
-import type { AcquireCommand, AcquireScope, Holder, LockGrant, LockState } from "../messages.js";
+import type { AcquireCommand, AcquireScope, Holder, LockGrant, LockState, PermitUsage } from "../messages.js";
+import { createPermitUsage } from "../messages.js";
 import type { LockName, Target } from "../target.js";
 import { formatLock, isSameLock, lockOf } from "../target.js";
 import { LeaseValidity } from "../validity.js";
+import type { Hold } from "./holds.js";
+import { EXCLUSIVE_WEIGHT, holdWeight, totalWeight, weightOf } from "./holds.js";
 
-/** Limit of a lock without permits: an exclusive holder weighs as much as the limit, a shared holder 1. */
-const EXCLUSIVE_WEIGHT = 2 ** 30;
 const TTL_DEFAULT_MS = 10_000;
 const VALID_FOREVER_MS = Number.MAX_SAFE_INTEGER / 2;
 const HOLDERS_MAX = 5;
 const MISMATCH_MESSAGE = "another limit or mode is in use on this lock, or the request exceeds its permits";
 const UPGRADE_MESSAGE = "the lease holds the lock in a weaker mode and cannot upgrade it";
-
-/** The hold of a lease on a lock. */
-interface Hold {
-  leaseId: string;
-  limit: number;
-  holder: Holder;
-  /** Weights of the entries, by request id. */
-  entries: Map<string, number>;
-}
 
 interface Waiter {
   client: Backend;
@@ -52,22 +44,11 @@ interface FakeLease {
   handles: LeaseHandle[];
 }
 
-/** Returns the weight that a target requests, and the limit of its lock; a limit of 0 means the limit in use. */
-function weightOf(target: Target): [weight: number, limit: number] {
-  if (target.permits !== undefined) {
-    return [Math.max(target.permits, 1), target.limit ?? 0];
-  }
-  return target.shared === true ? [1, EXCLUSIVE_WEIGHT] : [EXCLUSIVE_WEIGHT, EXCLUSIVE_WEIGHT];
-}
-
-/** Returns the weight of a hold, which is the largest weight of its entries. */
-function holdWeight(hold: Hold): number {
-  return Math.max(...hold.entries.values());
-}
-
 /** State of all locks of a fake broker. */
 export class Locks {
   private readonly holds = new Map<string, Hold[]>();
+  /** Limits that `setLimit` has set. */
+  private readonly setLimits = new Map<string, number>();
   private readonly leases = new Map<string, FakeLease>();
   private queue: Waiter[] = [];
   private lastToken = 0;
@@ -166,13 +147,11 @@ export class Locks {
     return this.queue.filter(({ locks }) => locks.some((other) => isSameLock(other, lock))).length;
   }
 
-  /** Returns the state of a lock, or null if it has neither holders nor waiters. */
+  /** Returns the state of a lock, or null if it has neither holders nor waiters, and no set limit. */
   getState(client: Backend, lock: LockName): LockState | null {
-    if (this.closedClients.has(client)) {
-      throw new ClosedError();
-    }
+    this.checkOpen(client);
     const [holders, queueLength] = [this.holders(lock), this.queueLength(lock)];
-    if (holders.length === 0 && queueLength === 0) {
+    if (holders.length === 0 && queueLength === 0 && !this.isLimitSet(lock)) {
       return null;
     }
     const fencingTokens = holders.map((other) => other.fencingToken);
@@ -180,11 +159,74 @@ export class Locks {
       holders,
       queueLength,
       lastFencingToken: fencingTokens.length === 0 ? this.lastToken : Math.max(...fencingTokens),
+      closure: undefined,
+      permitUsage: this.permitUsage(lock),
     };
+  }
+
+  /** Sets the limit of a semaphore, or removes it if `limit` is null. Returns the previous limit. */
+  setLimit(client: Backend, lock: LockName, limit: number | null): number | null {
+    this.checkOpen(client);
+    const key = formatLock(lock);
+    if (limit === null) {
+      const previous = this.setLimits.get(key) ?? null;
+      this.setLimits.delete(key);
+      return previous;
+    }
+    const previous = this.limitInUse(lock) ?? null;
+    if (previous === EXCLUSIVE_WEIGHT) {
+      throw new LimitMismatchError(MISMATCH_MESSAGE);
+    }
+    this.setLimits.set(key, limit);
+    for (const hold of this.holdsOf(lock)) {
+      // The limit stays in use after its removal.
+      hold.limit = limit;
+    }
+    const exceedsLimit = (target: Target) => isSameLock(lockOf(target), lock) && weightOf(target)[0] > limit;
+    for (const waiter of this.queue.filter(({ command }) => command.params.targets.some(exceedsLimit))) {
+      this.removeWaiter(waiter);
+      waiter.callbacks.onFailed(new LimitMismatchError(MISMATCH_MESSAGE));
+    }
+    this.processQueue();
+    return previous;
+  }
+
+  private checkOpen(client: Backend): void {
+    if (this.closedClients.has(client)) {
+      throw new ClosedError();
+    }
   }
 
   private holdsOf(lock: LockName): Hold[] {
     return this.holds.get(formatLock(lock)) ?? [];
+  }
+
+  private isLimitSet(lock: LockName): boolean {
+    return this.setLimits.has(formatLock(lock));
+  }
+
+  private limitInUse(lock: LockName): number | undefined {
+    return this.setLimits.get(formatLock(lock)) ?? this.holdsOf(lock)[0]?.limit;
+  }
+
+  /** Returns the limit that applies to a target: the limit in use, or that of the target. */
+  private limitOf(target: Target): number {
+    const [, requestedLimit] = weightOf(target);
+    return this.limitInUse(lockOf(target)) ?? (requestedLimit === 0 ? 1 : requestedLimit);
+  }
+
+  private permitUsage(lock: LockName): PermitUsage | undefined {
+    const limit = this.limitInUse(lock);
+    const isSemaphore = limit !== undefined && limit !== EXCLUSIVE_WEIGHT;
+    return isSemaphore ? createPermitUsage(limit, totalWeight(this.holdsOf(lock)), this.isLimitSet(lock)) : undefined;
+  }
+
+  /** Returns true if a target needs another limit or mode than the lock has, or more permits. */
+  private hasLimitMismatch(target: Target): boolean {
+    const [weight, requestedLimit] = weightOf(target);
+    const limit = this.limitOf(target);
+    const isOverridden = this.isLimitSet(lockOf(target)) && requestedLimit !== EXCLUSIVE_WEIGHT;
+    return weight > limit || (requestedLimit !== limit && requestedLimit !== 0 && !isOverridden);
   }
 
   /** Returns the error of a call that can never be granted, or null. */
@@ -200,14 +242,11 @@ export class Locks {
       if (nextError !== undefined) {
         return nextError;
       }
-      const holds = this.holdsOf(lockOf(target));
-      const inUse = holds[0]?.limit;
-      const [weight, requestedLimit] = weightOf(target);
-      const limit = requestedLimit === 0 ? (inUse ?? 1) : requestedLimit;
-      if ((inUse !== undefined && inUse !== limit) || weight > limit) {
+      if (this.hasLimitMismatch(target)) {
         return new LimitMismatchError(MISMATCH_MESSAGE);
       }
-      const currentHold = holds.find((hold) => hold.leaseId === command.under);
+      const [weight] = weightOf(target);
+      const currentHold = this.holdsOf(lockOf(target)).find((hold) => hold.leaseId === command.under);
       if (currentHold !== undefined && holdWeight(currentHold) < weight) {
         return new UpgradeDeniedError(UPGRADE_MESSAGE);
       }
@@ -279,9 +318,8 @@ export class Locks {
       if (holds.some((hold) => hold.leaseId === waiter.command.under)) {
         return true;
       }
-      const [weight, requestedLimit] = weightOf(target);
-      const limit = holds[0]?.limit ?? (requestedLimit === 0 ? 1 : requestedLimit);
-      return holds.reduce((sum, hold) => sum + holdWeight(hold), weight) <= limit;
+      const [weight] = weightOf(target);
+      return totalWeight(holds) + weight <= this.limitOf(target);
     });
   }
 
@@ -300,7 +338,7 @@ export class Locks {
   }
 
   private addEntry(leaseId: string, target: Target, command: AcquireCommand, ttlMs: number): LockGrant {
-    const [weight, requestedLimit] = weightOf(target);
+    const [weight] = weightOf(target);
     const lock = lockOf(target);
     const holds = this.holdsOf(lock);
     const currentHold = holds.find((hold) => hold.leaseId === leaseId);
@@ -312,7 +350,7 @@ export class Locks {
     const fencingToken = this.lastToken;
     const { id: owner, reason } = command.params.owner;
     const holder = { leaseId, owner, reason, fencingToken, since: new Date(), remainingMs: ttlMs };
-    const limit = holds[0]?.limit ?? (requestedLimit === 0 ? 1 : requestedLimit);
+    const limit = this.limitOf(target);
     const hold = { leaseId, limit, holder, entries: new Map([[command.params.requestId, weight]]) };
     this.holds.set(formatLock(lock), [...holds, hold]);
     return { lock, fencingToken };
@@ -329,6 +367,7 @@ export class Locks {
       position,
       queueLength: this.queueLength(lock),
       holders: this.holders(lock).slice(0, HOLDERS_MAX),
+      closure: undefined,
     };
     const notified = JSON.stringify(queuePosition);
     if (notified !== waiter.notified) {
