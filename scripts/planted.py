@@ -325,7 +325,7 @@ FAULTS = [
     ),
     Fault(
         "a release with at_least frees the lock at once",
-        SIMULATION,
+        MODEL,
         [
             (
                 f"{MEMORY}/closure.rs",

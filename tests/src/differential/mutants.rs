@@ -17,7 +17,7 @@ const fn mutant(name: &'static str, right: &'static str, wrong: &'static str) ->
     Mutant { name, right, wrong }
 }
 
-pub const MUTANTS: [Mutant; 111] = [
+pub const MUTANTS: [Mutant; 114] = [
     mutant(
         "a release does not compare the lease",
         "local h = load_lease(lease)\n  if h and h.token == token and is_on_other_stream",
@@ -285,8 +285,23 @@ pub const MUTANTS: [Mutant; 111] = [
     ),
     mutant(
         "a lock that was closed but never used is unknown",
-        "if last_token == 0 and queue.n == 0 and closed_until == 0 then",
-        "if last_token == 0 and queue.n == 0 then",
+        "if last_token == 0 and queue.n == 0 and closed_until == 0 and",
+        "if last_token == 0 and queue.n == 0 and",
+    ),
+    mutant(
+        "a lock with a set limit that was never used is unknown",
+        "and closed_until == 0 and set_limit == 0 then",
+        "and closed_until == 0 then",
+    ),
+    mutant(
+        "each holder uses one permit",
+        "count, used = count + 1, used + h.weight",
+        "count, used = count + 1, used + 1",
+    ),
+    mutant(
+        "a hand-off has the limit of an exclusive lock",
+        "= w.request, broker, h.token, holders.limit",
+        "= w.request, broker, h.token, EXCLUSIVE_WEIGHT",
     ),
     mutant(
         "a closed lock is granted",
