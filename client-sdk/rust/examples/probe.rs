@@ -15,8 +15,8 @@ use std::{
 };
 
 use leasehold::{
-    Certificate, Client, ClientTlsConfig, ConnectError, Error, Guard, Held, Holder, Identity, Lock,
-    QueuePosition, ReleaseError, Target,
+    Certificate, Client, ClientTlsConfig, Closure, ClosureCause, ConnectError, Error, Guard, Held,
+    Holder, Identity, Lock, QueuePosition, ReleaseError, Target,
 };
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
@@ -175,6 +175,13 @@ impl Probe {
                 let leader = observer.next().await.map_err(|error| failure(&error))?;
                 Ok(json!({"holder": leader.as_ref().map(holder)}))
             }
+            "set_limit" => {
+                let limit = command["limit"].as_u64().filter(|limit| *limit > 0);
+                let limit = limit.map(|limit| u32::try_from(limit).unwrap_or(u32::MAX));
+                let set = self.client.set_limit(text(command, "lock"), limit).await;
+                let previous = set.map_err(|error| failure(&error))?;
+                Ok(json!({"previous_limit": previous}))
+            }
             "shutdown" => {
                 self.client.clone().shutdown().await;
                 Ok(json!({}))
@@ -214,6 +221,7 @@ impl Probe {
             emit(json!({
                 "event": "queued", "at_ms": now_ms(), "call": call, "position": queue_position.position,
                 "queue_length": queue_position.queue_length, "holders": holders,
+                "closure": queue_position.closure.as_deref().map(closure),
             }));
         })
     }
@@ -321,6 +329,18 @@ fn release_failure(error: &ReleaseError) -> Value {
         (variant(error), None)
     };
     json!({"class": class, "message": error.to_string(), "reason": lost})
+}
+
+fn closure(closure: &Closure) -> Value {
+    let cause = match closure.cause {
+        ClosureCause::LockDelay => "lock_delay",
+        ClosureCause::AtLeast => "at_least",
+        _ => "operator",
+    };
+    json!({
+        "cause": cause, "owner": closure.owner, "reason": closure.reason,
+        "remaining_ms": closure.remaining.as_secs_f64() * 1e3,
+    })
 }
 
 fn holder(holder: &Holder) -> Value {

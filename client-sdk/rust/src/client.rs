@@ -3,11 +3,13 @@
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use leasehold_proto::v1::Owner;
+use tokio::sync::oneshot;
 
 use crate::{
+    command::Command,
     election::Election,
     endpoint::{self, Credential, CredentialSource, Endpoint, Endpoints},
-    error::ConnectError,
+    error::{ConnectError, Error, ErrorDetail},
     lock::Lock,
     runtime::ClientRuntime,
     target::Target,
@@ -73,13 +75,45 @@ impl Client {
         Lock::new(self, targets.into_iter().map(Into::into).collect())
     }
 
+    /// Sets the limit of the semaphore `lock`, 1 to 1000 permits, or removes it with `None`. Returns
+    /// the previous limit: the one in use or, after a removal, the one that was set.
+    ///
+    /// Callers follow a set limit, whatever limit they send, until it is removed, also while the
+    /// lock is idle. A lower limit revokes nothing: nothing new is granted until enough permits are
+    /// released. After a removal the limit in use stays until the lock is idle. Only the namespace
+    /// and the name of `lock` are used.
+    ///
+    /// # Errors
+    /// [`Error::LimitMismatch`] if the lock is in use as an exclusive or shared lock,
+    /// [`Error::PermissionDenied`] if the access rules of the broker allow this client neither
+    /// `set_limit` nor `admin`, [`Error::Invalid`] for another limit, and the other errors of a call.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the limit may have been set. Safe to repeat.
+    pub async fn set_limit(
+        &self,
+        lock: impl Into<Target>,
+        limit: Option<u32>,
+    ) -> Result<Option<u32>, Error> {
+        if limit == Some(0) {
+            let detail = ErrorDetail::new("limit: must be 1 to 1000, or None to remove the limit");
+            return Err(Error::Invalid(detail));
+        }
+        let lock = lock.into().lock_ref();
+        let (reply, response) = oneshot::channel();
+        let commands = self.runtime.pool.any_session()?;
+        let sent = commands.send(Command::SetLimit { lock, limit, reply });
+        sent.map_err(|_| Error::Closed)?;
+        response.await.unwrap_or(Err(Error::Closed))
+    }
+
     /// Returns the election of one leader for `job`.
     pub fn elect(&self, job: impl Into<Target>) -> Election {
         Election::new(self, job.into())
     }
 
     /// Cancels every wait, releases every lease, and closes the client with all its clones. Later
-    /// calls fail with [`Error::Closed`](crate::Error::Closed), and remaining guards have lost
+    /// calls fail with [`Error::Closed`], and remaining guards have lost
     /// their locks. Takes at most 2 s; leases that could not be released by then expire. Call
     /// `shutdown` before the process ends, so that the next waiter need not wait for the expiry.
     pub async fn shutdown(self) {

@@ -29,6 +29,12 @@ pub(crate) enum Command {
         lock: LockRef,
         reply: oneshot::Sender<Result<Vec<Holder>, Error>>,
     },
+    /// Sets the limit of a semaphore, or removes it with `None`, and returns the previous limit.
+    SetLimit {
+        lock: LockRef,
+        limit: Option<u32>,
+        reply: oneshot::Sender<Result<Option<u32>, Error>>,
+    },
     /// Releases all leases and ends the session.
     Close { done: oneshot::Sender<()> },
 }

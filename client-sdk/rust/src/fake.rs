@@ -137,6 +137,9 @@ impl Broker {
             Command::GetHolders { lock, reply } => {
                 let _ = reply.send(Ok(self.locks().holders(&lock)));
             }
+            Command::SetLimit { lock, limit, reply } => {
+                let _ = reply.send(self.locks().set_limit(&lock, limit));
+            }
             Command::Close { .. } => {}
         }
     }

@@ -3,7 +3,7 @@
 use tokio::sync::watch;
 use tracing::debug;
 
-use crate::error::Holder;
+use crate::error::{Closure, Holder};
 
 /// Position in the queue of a lock. A hint, which the broker updates at most once a second.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub struct QueuePosition {
     pub queue_length: u32,
     /// Some holders of the lock; at most 5.
     pub holders: Vec<Holder>,
+    /// Closure of the lock, if the lock is closed.
+    pub closure: Option<Box<Closure>>,
 }
 
 /// Sender of the queue positions of one acquire.

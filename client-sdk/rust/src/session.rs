@@ -15,13 +15,14 @@ use futures::{
     stream::{FuturesUnordered, StreamExt as _},
 };
 use leasehold_proto::v1::{
-    GetLockRequest, GetLockResponse, LockRef, hold_response::Message as Response,
+    GetLockRequest, GetLockResponse, LockRef, SetLockLimitRequest,
+    hold_response::Message as Response,
 };
 use tokio::{
     sync::{mpsc, oneshot},
     time::{Interval, MissedTickBehavior, interval, timeout},
 };
-use tonic::Status;
+use tonic::{Code, Status};
 
 use self::{
     failover::Failover, leases::HeldLease, pending_acquires::PendingAcquire,
@@ -35,7 +36,7 @@ use crate::{
     client::SHUTDOWN_TIMEOUT,
     clock,
     command::Command,
-    endpoint::{OpenError, SharedEndpoints},
+    endpoint::{Connection, OpenError, SharedEndpoints},
     error::{Error, ErrorDetail, Holder, duration, from_refused, holder, refused_from_status},
 };
 
@@ -151,27 +152,54 @@ impl Session {
                 scope,
                 reply,
             } => self.release_guard(&lease_id, scope, reply),
-            Command::GetHolders { lock, reply } => {
-                let Some(stream) = &self.stream else {
-                    let detail = ErrorDetail::new(self.failover.unavailable_reason());
-                    // The caller may have been dropped.
-                    let _ = reply.send(Err(Error::Unavailable(detail)));
-                    return;
+            Command::GetHolders { lock, reply } => self.call_once(reply, |connection| async move {
+                let LockRef { namespace, name } = lock;
+                let request = connection.request(GetLockRequest { namespace, name });
+                match connection.inspection().get_lock(request).await {
+                    Ok(state) => Ok(holders(state.into_inner())),
+                    Err(status) if status.code() == Code::NotFound => Ok(Vec::new()),
+                    Err(status) => Err(status),
+                }
+            }),
+            Command::SetLimit { lock, limit, reply } => {
+                let request = SetLockLimitRequest {
+                    lock: Some(lock),
+                    // Larger values are rejected by the broker as too large.
+                    limit: i32::try_from(limit.unwrap_or(0)).unwrap_or(i32::MAX),
                 };
-                let connection = stream.connection.clone();
-                self.unary_calls.push(Box::pin(async move {
-                    let LockRef { namespace, name } = lock;
-                    let request = connection.request(GetLockRequest { namespace, name });
-                    let _ = reply.send(match connection.inspection().get_lock(request).await {
-                        Ok(state) => Ok(holders(state.into_inner())),
-                        Err(status) if status.code() == tonic::Code::NotFound => Ok(Vec::new()),
-                        Err(error) => Err(from_refused(&refused_from_status(&error))),
-                    });
-                    CompletedCall::Inspected
-                }));
+                self.call_once(reply, |connection| async move {
+                    let request = connection.request(request);
+                    let response = connection.locks().set_lock_limit(request).await?;
+                    let previous = u32::try_from(response.into_inner().previous_limit);
+                    Ok(previous.ok().filter(|limit| *limit > 0))
+                });
             }
             Command::Close { .. } => {}
         }
+    }
+
+    /// Makes a unary call on the present connection, without repeating it.
+    fn call_once<T, F>(
+        &mut self,
+        reply: oneshot::Sender<Result<T, Error>>,
+        call: impl FnOnce(Connection) -> F,
+    ) where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Status>> + Send + 'static,
+    {
+        let Some(stream) = &self.stream else {
+            let detail = ErrorDetail::new(self.failover.unavailable_reason());
+            // The caller may have been dropped.
+            let _ = reply.send(Err(Error::Unavailable(detail)));
+            return;
+        };
+        let call = call(stream.connection.clone());
+        self.unary_calls.push(Box::pin(async move {
+            let result = call.await;
+            let _ =
+                reply.send(result.map_err(|status| from_refused(&refused_from_status(&status))));
+            CompletedCall::Inspected
+        }));
     }
 
     fn on_message(&mut self, message: Response) {

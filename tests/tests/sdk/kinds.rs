@@ -15,6 +15,7 @@ with_both_brokers! {
     a_lock_is_added_to_a_lease
     an_upgrade_is_denied
     another_limit_is_refused
+    a_set_limit_overrides_that_of_calls
     one_client_holds_more_than_a_stream_can
 }
 
@@ -176,4 +177,33 @@ async fn one_client_holds_more_than_a_stream_can(broker: TestBroker) {
     assert!(guards.iter().all(|guard| guard.is_valid()));
     drop(guards);
     acquire_and_release(&client, "lock-1099").await;
+}
+
+async fn a_set_limit_overrides_that_of_calls(broker: TestBroker) {
+    let client = broker.client("one").await;
+    let take = |permits| client.lock("a").permits(permits, 9).try_acquire();
+    assert_eq!(client.set_limit("a", Some(2)).await.expect("idle"), None);
+    let two = take(2).await.expect("an answer").expect("2 of 2");
+    assert!(take(1).await.expect("an answer").is_none(), "3 of 2");
+    let larger = take(3).await.expect_err("3 of 2");
+    assert!(matches!(larger, Error::LimitMismatch(_)), "{larger:?}");
+    assert_eq!(
+        client.set_limit("a", Some(3)).await.expect("raised"),
+        Some(2)
+    );
+    let one = take(1).await.expect("an answer").expect("3 of 3");
+    assert_eq!(client.set_limit("a", None).await.expect("set"), Some(3));
+    let other = take(1).await.expect_err("the limit in use is 3");
+    assert!(matches!(other, Error::LimitMismatch(_)), "{other:?}");
+    drop((one, two));
+    acquire_and_release(&client, "a").await;
+    let held = client.lock("a").acquire().await.expect("it is free");
+    let mismatch = client.set_limit("a", Some(2)).await.expect_err("exclusive");
+    assert!(matches!(mismatch, Error::LimitMismatch(_)), "{mismatch:?}");
+    drop(held);
+    for limit in [0, 1_001] {
+        let invalid = client.set_limit("a", Some(limit)).await;
+        let is_invalid = matches!(invalid, Err(Error::Invalid(_)));
+        assert!(is_invalid, "{limit}: {invalid:?}");
+    }
 }

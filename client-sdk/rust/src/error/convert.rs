@@ -65,7 +65,8 @@ pub(crate) fn from_refused(refused: &pb::Refused) -> Error {
     }
 }
 
-fn closure(closure: &pb::Closure) -> Closure {
+/// Converts the closure of a lock.
+pub(crate) fn closure(closure: &pb::Closure) -> Closure {
     let owner = closure.owner.clone().unwrap_or_default();
     Closure {
         cause: match closure.cause() {

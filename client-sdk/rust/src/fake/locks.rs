@@ -13,7 +13,7 @@ use uuid::Uuid;
 use crate::{
     clock,
     command::{AcquireCommand, GuardScope},
-    error::{Error, Holder, LostReason},
+    error::{Error, ErrorDetail, Holder, LostReason},
     guard::Guard,
     target::lock_ref,
     validity::LeaseValidity,
@@ -22,6 +22,7 @@ use crate::{
 /// Weight of an exclusive holder, and limit of exclusive and shared locks. A shared holder weighs
 /// 1.
 const EXCLUSIVE_WEIGHT: i64 = 1 << 30;
+const LIMIT_MAX: u32 = 1_000;
 const TTL_DEFAULT: Duration = Duration::from_secs(10);
 /// Validity of a lease, which never expires in a fake broker.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
@@ -31,6 +32,8 @@ pub(super) type Key = (String, String);
 #[derive(Default)]
 pub(super) struct Locks {
     pub(super) held: HashMap<Key, Vec<HolderSlot>>,
+    /// Limits that were set.
+    set_limits: HashMap<Key, i64>,
     /// Client and validity of each lease.
     leases: HashMap<String, (u64, Arc<LeaseValidity>)>,
     last_client: u64,
@@ -134,6 +137,47 @@ impl Locks {
         self.grant_waiters();
     }
 
+    /// Sets or removes the limit of a semaphore, and returns the previous one.
+    pub(super) fn set_limit(
+        &mut self,
+        lock: &LockRef,
+        limit: Option<u32>,
+    ) -> Result<Option<u32>, Error> {
+        let key = key(lock);
+        let to_limit = |limit: i64| u32::try_from(limit).ok();
+        let Some(limit) = limit else {
+            return Ok(self.set_limits.remove(&key).and_then(to_limit));
+        };
+        if limit > LIMIT_MAX {
+            let message = "limit: must be 1 to 1000";
+            return Err(Error::Invalid(ErrorDetail::new(message)));
+        }
+        let in_use = self.limit_in_use(&key);
+        if in_use == Some(EXCLUSIVE_WEIGHT) {
+            let message = "the lock is in use in another mode: set the limit when the lock is idle";
+            return Err(Error::LimitMismatch(ErrorDetail::new(message)));
+        }
+        let limit = i64::from(limit);
+        for held in self.held.get_mut(&key).into_iter().flatten() {
+            held.limit = limit;
+        }
+        self.set_limits.insert(key, limit);
+        self.grant_waiters();
+        Ok(in_use.and_then(to_limit))
+    }
+
+    /// Returns the limit that was set, or that of the holders. `None` if the next call determines
+    /// it.
+    pub(super) fn limit_in_use(&self, key: &Key) -> Option<i64> {
+        let held = self.held.get(key).into_iter().flatten();
+        let of_holders = held.map(|held| held.limit).next();
+        self.set_limits.get(key).copied().or(of_holders)
+    }
+
+    pub(super) fn is_limit_set(&self, key: &Key) -> bool {
+        self.set_limits.contains_key(key)
+    }
+
     pub(super) fn holders(&self, lock: &LockRef) -> Vec<Holder> {
         let held = self.held.get(&key(lock)).into_iter().flatten();
         held.map(|held| held.holder.clone()).collect()
@@ -185,12 +229,9 @@ impl Locks {
         let under = waiter.under();
         waiter.command.params.targets.iter().all(|target| {
             let (weight, limit) = weight(target);
-            let held = self.held.get(&key(&lock_ref(target))).into_iter().flatten();
-            let limit = held
-                .clone()
-                .map(|held| held.limit)
-                .next()
-                .unwrap_or(limit.max(1));
+            let key = key(&lock_ref(target));
+            let limit = self.limit_in_use(&key).unwrap_or(limit.max(1));
+            let held = self.held.get(&key).into_iter().flatten();
             let is_own = held
                 .clone()
                 .any(|held| Some(held.lease_id.as_str()) == under);
@@ -238,9 +279,10 @@ impl Locks {
         target: &LockTarget,
         command: &AcquireCommand,
     ) -> Grant {
-        let (weight, limit) = weight(target);
-        let all = self.held.entry(key(&lock_ref(target))).or_default();
-        let in_use = all.first().map(|held| held.limit);
+        let (weight, requested) = weight(target);
+        let key = key(&lock_ref(target));
+        let limit = self.limit_in_use(&key).unwrap_or(requested.max(1));
+        let all = self.held.entry(key).or_default();
         let entry = (command.params.request_id.clone(), weight);
         if let Some(own) = all.iter_mut().find(|held| held.lease_id == lease_id) {
             own.entries.push(entry);
@@ -251,6 +293,10 @@ impl Locks {
         let grant = Grant {
             target: Some(LockTarget {
                 namespace: lock.namespace,
+                limit: match target.mode() {
+                    LockMode::Semaphore => i32::try_from(limit).unwrap_or(i32::MAX),
+                    LockMode::Unspecified | LockMode::Exclusive | LockMode::Shared => 0,
+                },
                 ..target.clone()
             }),
             fencing_token: self.last_token,
@@ -260,7 +306,7 @@ impl Locks {
         all.push(HolderSlot {
             lease_id: lease_id.to_owned(),
             entries: vec![entry],
-            limit: in_use.unwrap_or(limit.max(1)),
+            limit,
             grant: grant.clone(),
             holder: Holder {
                 lease_id: lease_id.to_owned(),

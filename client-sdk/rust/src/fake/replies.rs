@@ -1,6 +1,6 @@
 //! Rejections and queue positions that a fake broker sends.
 
-use leasehold_proto::v1::LockRef;
+use leasehold_proto::v1::{LockMode, LockRef};
 
 use super::locks::{Locks, Waiter, key, weight};
 use crate::{
@@ -19,12 +19,12 @@ impl Locks {
         }
         command.params.targets.iter().find_map(|target| {
             let (weight, limit) = weight(target);
-            let held = self.held.get(&key(&lock_ref(target))).into_iter().flatten();
-            let own = held
-                .clone()
-                .find(|held| Some(held.lease_id.as_str()) == under);
-            let in_use = held.map(|held| held.limit).next();
-            let limit = if limit == 0 {
+            let key = key(&lock_ref(target));
+            let mut held = self.held.get(&key).into_iter().flatten();
+            let own = held.find(|held| Some(held.lease_id.as_str()) == under);
+            let in_use = self.limit_in_use(&key);
+            let follows = self.is_limit_set(&key) && target.mode() == LockMode::Semaphore;
+            let limit = if limit == 0 || follows {
                 in_use.unwrap_or(1)
             } else {
                 limit
@@ -84,6 +84,7 @@ impl Locks {
             position: u32::try_from(before + 1).unwrap_or(u32::MAX),
             queue_length: u32::try_from(self.queue_length(&lock)).unwrap_or(u32::MAX),
             holders: self.holders(&lock),
+            closure: None,
         });
         waiter.command.position.send_if_modified(|position| {
             let is_new = *position != new_position;

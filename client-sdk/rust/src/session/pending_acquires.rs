@@ -12,7 +12,9 @@ use super::{Session, failover::jittered, leases::HeldLease, stream_connection::C
 use crate::{
     clock,
     command::{AcquireCommand, AcquireMessage, AcquireParams},
-    error::{Error, ErrorDetail, LostReason, duration, from_refused, holder, is_retryable},
+    error::{
+        Error, ErrorDetail, LostReason, closure, duration, from_refused, holder, is_retryable,
+    },
     guard::{Guard, Held},
     queue_position::{QueuePosition, QueuePositionSender},
     runtime::ClientRuntime,
@@ -181,6 +183,7 @@ impl Session {
                 position: u32::try_from(queued.position).unwrap_or_default(),
                 queue_length: u32::try_from(queued.queue_length).unwrap_or_default(),
                 holders: queued.holders.iter().map(holder).collect(),
+                closure: queued.closure.as_ref().map(closure).map(Box::new),
             }));
         }
     }
