@@ -69,6 +69,7 @@ macro_rules! play {
             lock_modes {
                 readers_share_and_a_writer_has_its_turn
                 permits_add_up_to_the_limit
+                a_set_limit_is_followed_until_it_is_removed
                 several_locks_are_taken_all_or_none
                 a_lease_is_entered_and_left_in_any_order
                 a_lock_is_added_to_a_lease_and_given_back_alone
@@ -81,6 +82,7 @@ macro_rules! play {
                 a_line_keeps_its_order_across_programs
                 a_wait_may_be_longer_than_the_validity
                 a_waiter_is_told_its_place
+                a_waiter_of_a_closed_lock_is_told_why
                 a_cancelled_wait_leaves_the_queue
                 a_grant_that_crosses_a_cancel_is_given_back
                 a_cancel_leaves_no_lock_behind

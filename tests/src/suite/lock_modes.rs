@@ -87,6 +87,31 @@ pub async fn permits_add_up_to_the_limit(cast: Cast) {
     assert_eq!((state.holder_count, state.queue_length), (1, 0));
 }
 
+/// A limit that an application sets is followed, whatever limit calls send, until it is removed.
+pub async fn a_set_limit_is_followed_until_it_is_removed(cast: Cast) {
+    let fixture = ScenarioFixture::start(cast, 1).await;
+    let one = fixture.start_tested_probe().await;
+    let ask = |lease| ProbeAcquire::permits("a", 1, 9).with_lease_name(lease);
+    assert_eq!(one.set_limit("a", 1).await, None);
+    one.expect_acquired(&ask("first")).await;
+    let second = one.try_acquire(&ask("second")).await;
+    assert!(second.expect("an answer").is_none(), "2 of 1");
+    assert_eq!(one.set_limit("a", 2).await, Some(1));
+    one.expect_acquired(&ask("second")).await;
+    let usage = fixture.state("a").await.expect("it is held").permit_usage;
+    let usage = usage.expect("a semaphore");
+    assert_eq!((usage.limit, usage.used, usage.is_limit_set), (2, 2, true));
+    assert_eq!(one.set_limit("a", 0).await, Some(2), "the removed limit");
+    for lease in ["first", "second"] {
+        one.expect_released(lease).await;
+    }
+    assert_eq!(one.set_limit("a", 0).await, None, "no limit is set");
+    one.expect_acquired(&ProbeAcquire::exclusive("a")).await;
+    let call = one.start_set_limit("a", 2);
+    let refused = call.outcome().await.1.expect_err("an exclusive lock");
+    assert_eq!(refused.class, "LimitMismatch");
+}
+
 /// Several locks are acquired under one lease, all or none.
 pub async fn several_locks_are_taken_all_or_none(cast: Cast) {
     let fixture = ScenarioFixture::start(cast, 1).await;

@@ -135,6 +135,17 @@ pub struct Holder {
     pub remaining_ms: f64,
 }
 
+/// A closure of a lock, as reported by a probe.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Closure {
+    /// `lock_delay`, `at_least` or `operator`.
+    pub cause: String,
+    pub owner: String,
+    pub reason: String,
+    pub remaining_ms: f64,
+}
+
 /// An error of a command.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -204,6 +215,8 @@ pub enum ProbeEvent {
         queue_length: u32,
         /// Holders of the lock.
         holders: Vec<Holder>,
+        /// Closure of the lock, if it is closed.
+        closure: Option<Closure>,
     },
 }
 

@@ -22,7 +22,8 @@ use tokio::{
 use super::{
     language::Language,
     messages::{
-        Failure, Holder, Lease, ProbeAcquire, ProbeEvent, ProbeLine, ProbeReply, boottime_from_ms,
+        Closure, Failure, Holder, Lease, ProbeAcquire, ProbeEvent, ProbeLine, ProbeReply,
+        boottime_from_ms,
     },
 };
 use crate::process::{child::TestProcess, temp_dir::TempDir};
@@ -172,6 +173,30 @@ impl Probe {
     pub async fn observe(&self, lock: &str) -> Option<Holder> {
         let seen = self.run_command("observe", json!({ "lock": lock })).await;
         serde_json::from_value(seen["holder"].clone()).expect("a holder or null")
+    }
+
+    /// Sets the limit of a semaphore, or removes it with 0, and returns the previous limit.
+    pub async fn set_limit(&self, lock: &str, limit: u32) -> Option<u64> {
+        let set = self.start_set_limit(lock, limit).outcome().await.1;
+        let set = set.unwrap_or_else(|failure| panic!("{lock}: {failure:?}"));
+        set["previous_limit"].as_u64()
+    }
+
+    /// Sends a command to set the limit of a semaphore.
+    #[must_use]
+    pub fn start_set_limit(&self, lock: &str, limit: u32) -> PendingCommand {
+        self.start_command_with("set_limit", json!({ "lock": lock, "limit": limit }))
+    }
+
+    /// Waits until a queue position of an acquire reports a closure, and returns it.
+    pub async fn wait_for_closure(&self, call: &PendingCommand) -> Closure {
+        let closure = |event: &ProbeEvent| match event {
+            ProbeEvent::Queued {
+                call: of, closure, ..
+            } if *of == call.id => closure.clone(),
+            _ => None,
+        };
+        self.wait_for_event(ANSWER_LIMIT, closure).await
     }
 
     /// Sends a command that cannot fail, and returns its result.

@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use leasehold_proto::v1::{
+    CloseLockRequest, LockRef, OpenLockRequest, admin_service_client::AdminServiceClient,
+    close_lock_request::End,
+};
 use rand::Rng;
 use tokio::time::sleep;
 
@@ -12,6 +16,7 @@ use super::{
     scenario::{DELAY_MAX, ScenarioFixture, TTL},
 };
 use crate::{
+    client::unary::channel,
     clock::boottime,
     net::http2_proxy::{Http2Proxy, ProxyMode},
     scale::{print_figures, scaled_count},
@@ -119,6 +124,44 @@ pub async fn a_waiter_is_told_its_place(cast: Cast) {
     let id = call.id;
     call.lease().await.expect("its turn");
     assert_eq!(one.reported_positions(id), [3, 2, 1]);
+}
+
+/// A waiter of a closed lock is told by whom, why and for how long the lock is closed.
+pub async fn a_waiter_of_a_closed_lock_is_told_why(cast: Cast) {
+    let fixture = ScenarioFixture::start(cast, 1).await;
+    let one = fixture.start_tested_probe().await;
+    let lock = Some(LockRef {
+        name: "a".to_owned(),
+        ..LockRef::default()
+    });
+    let mut admin = AdminServiceClient::new(channel(fixture.deployment.brokers[0].admin()));
+    let close = CloseLockRequest {
+        lock: lock.clone(),
+        reason: "a freeze".to_owned(),
+        end: Some(End::Duration(prost_types::Duration {
+            seconds: 3_600,
+            nanos: 0,
+        })),
+        operator: "dora".to_owned(),
+    };
+    admin.close_lock(close).await.expect("it is closed");
+    let mut call = one.start_acquire(&ProbeAcquire::exclusive("a").with_wait(WAIT));
+    let closure = one.wait_for_closure(&call).await;
+    assert_eq!(
+        (&*closure.cause, &*closure.owner, &*closure.reason),
+        ("operator", "dora", "a freeze")
+    );
+    let remaining_ms = closure.remaining_ms;
+    assert!(
+        (3_000_000.0..=3_600_000.0).contains(&remaining_ms),
+        "{closure:?}"
+    );
+    assert!(call.is_pending());
+    admin
+        .open_lock(OpenLockRequest { lock })
+        .await
+        .expect("it opens");
+    call.lease().await.expect("its turn");
 }
 
 /// A cancelled wait leaves the queue at once.
