@@ -12,7 +12,7 @@ import (
 // Reasons for which an acquire failed. Test for them with errors.Is, because messages are for people. New reasons may
 // be added. Details that the broker sent are in an [*Error], which errors.As finds.
 var (
-	// ErrHeld means that another caller holds the lock, and that the call did not wait.
+	// ErrHeld means that another caller holds the lock or the lock is closed, and that the call did not wait.
 	ErrHeld = errors.New("the lock is held")
 	// ErrWaitTimeout means that the wait timed out. The call has left the queue, unless another attempt of it is still
 	// queued or has been granted the lock (STILL_QUEUED).

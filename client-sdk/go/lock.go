@@ -25,7 +25,8 @@ func (c *Client) Lock(ctx context.Context, name string, options ...Option) (*Lea
 	return c.LockAll(ctx, []Target{{Name: name}}, options...)
 }
 
-// TryLock acquires a lock without waiting. It fails with [ErrHeld] if the lock is held by another caller.
+// TryLock acquires a lock without waiting. It fails with [ErrHeld] if another caller holds the lock, or the lock is
+// closed.
 func (c *Client) TryLock(ctx context.Context, name string, options ...Option) (*Lease, error) {
 	return c.TryLockAll(ctx, []Target{{Name: name}}, options...)
 }
@@ -47,8 +48,8 @@ func (c *Client) LockAll(ctx context.Context, targets []Target, options ...Optio
 	}
 }
 
-// TryLockAll acquires several locks as [Client.LockAll] does, but without waiting. It fails with [ErrHeld] if one of
-// the locks is held by another caller.
+// TryLockAll acquires several locks as [Client.LockAll] does, but without waiting. It fails with [ErrHeld] if another
+// caller holds one of the locks, or one is closed.
 func (c *Client) TryLockAll(ctx context.Context, targets []Target, options ...Option) (*Lease, error) {
 	opts, err := newAcquireOptions(c.owner, targets, options)
 	if err != nil {

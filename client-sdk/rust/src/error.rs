@@ -17,7 +17,7 @@ pub(crate) use self::convert::{
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Another caller holds the lock, and the call did not wait.
+    /// Another caller holds the lock or the lock is closed, and the call did not wait.
     #[error("{0}")]
     Held(Contention),
     /// The wait timed out. The call has left the queue, unless another attempt of it is still

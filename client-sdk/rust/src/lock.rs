@@ -183,7 +183,8 @@ impl Lock {
         }
     }
 
-    /// Acquires the lock if it is free. Returns `None` if another caller holds it.
+    /// Acquires the lock if it is free. Returns `None` if another caller holds it, or it
+    /// is closed.
     ///
     /// # Errors
     /// Every variant of [`Error`] except [`Error::Held`].

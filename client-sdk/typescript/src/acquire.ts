@@ -49,7 +49,7 @@ export class AcquireCall {
     }
   }
 
-  /** Acquires the locks if they are free. Returns null if another caller holds one of them. */
+  /** Acquires the locks if they are free. Returns null if another caller holds one of them, or one is closed. */
   async tryAcquire(): Promise<Lease | null> {
     try {
       return await this.request(0);

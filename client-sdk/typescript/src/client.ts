@@ -85,12 +85,12 @@ export class Client implements AsyncDisposable {
     return new AcquireCall(this.#backend, this.owner, locks, options).acquire();
   }
 
-  /** Acquires a lock if it is free. Resolves to null if another caller holds it. */
+  /** Acquires a lock if it is free. Resolves to null if another caller holds it, or it is closed. */
   async tryAcquire(lock: LockLike, options: TryOptions = {}): Promise<Lease | null> {
     return this.tryAcquireAll([lock], options);
   }
 
-  /** Acquires several locks if all are free. Resolves to null if another caller holds one of them. */
+  /** Acquires several locks if all are free. Resolves to null if another caller holds one of them, or one is closed. */
   async tryAcquireAll(locks: readonly LockLike[], options: TryOptions = {}): Promise<Lease | null> {
     const { attempts = 1, everyMs = 0, signal } = options;
     const acquire = new AcquireCall(this.#backend, this.owner, locks, options);

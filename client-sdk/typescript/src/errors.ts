@@ -84,7 +84,7 @@ export abstract class LeaseholdError extends Error {
 /** Base class of the errors of an acquire. */
 export abstract class AcquireError extends LeaseholdError {}
 
-/** Another caller holds the lock, and the call did not wait. */
+/** Another caller holds the lock or the lock is closed, and the call did not wait. */
 export class HeldError extends AcquireError {
   readonly code = "Held";
 }

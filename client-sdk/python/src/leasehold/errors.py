@@ -167,7 +167,7 @@ class _ContentionError(AcquireError):
 
 
 class Held(_ContentionError):
-    """Another caller holds the lock, and the call did not wait."""
+    """Another caller holds the lock or the lock is closed, and the call did not wait."""
 
 
 class WaitTimeout(_ContentionError):

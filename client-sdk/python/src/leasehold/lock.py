@@ -47,7 +47,7 @@ class Lock:
                     raise
 
     def try_acquire(self, attempts: int = 1, every: Duration = 0.0) -> Lease | None:
-        """Acquires the lock if it is free. Returns None if another caller holds it.
+        """Acquires the lock if it is free. Returns None if another caller holds it, or it is closed.
 
         Tries up to ``attempts`` times, with pauses of ``every`` plus or minus a quarter. Waiting in the queue with
         ``acquire`` is fair and faster. Raises every subclass of AcquireError except Held.

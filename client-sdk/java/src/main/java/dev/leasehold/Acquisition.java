@@ -38,7 +38,7 @@ final class Acquisition<T> implements AcquireListener {
         this.toResult = toResult;
     }
 
-    /** Sets the result for the case that another caller holds the lock. */
+    /** Sets the result for the case that another caller holds the lock, or the lock is closed. */
     Acquisition<T> withResultIfHeld(T result) {
         resultIfHeld = result;
         return this;

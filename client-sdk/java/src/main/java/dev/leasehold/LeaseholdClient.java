@@ -282,7 +282,7 @@ public class LeaseholdClient implements AutoCloseable {
      * Acquires a lock if it is free: {@code lock(name).tryAcquire()}.
      *
      * @param name the lock
-     * @return empty if another caller holds the lock
+     * @return empty if another caller holds the lock, or the lock is closed
      * @throws InterruptedException as {@link LockRequest#tryAcquire()}, with all its other exceptions
      */
     public Optional<Lease> tryAcquire(String name) throws InterruptedException {

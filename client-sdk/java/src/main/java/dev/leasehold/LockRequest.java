@@ -247,7 +247,7 @@ public final class LockRequest {
     /**
      * Acquires the lock if it is free, without waiting.
      *
-     * @return empty if another caller holds the lock
+     * @return empty if another caller holds the lock, or the lock is closed
      * @throws dev.leasehold.error.AcquireException if the lock could not be acquired for another reason; each reason
      *     has its own subclass
      * @throws InterruptedException as {@link #acquire}
@@ -262,7 +262,7 @@ public final class LockRequest {
      *
      * @param attempts largest number of attempts, 1 or more
      * @param every pause between two attempts, varied at random by up to a quarter
-     * @return empty if another caller held the lock at every attempt
+     * @return empty if another caller held the lock, or the lock was closed, at every attempt
      * @throws InterruptedException as {@link #acquire}
      */
     public Optional<Lease> tryAcquire(int attempts, Duration every) throws InterruptedException {
@@ -288,7 +288,8 @@ public final class LockRequest {
     /**
      * Acquires the lock if it is free, like {@link #tryAcquire()}, without blocking the calling thread.
      *
-     * @return as {@link #acquireAsync}; completes with an empty value if another caller holds the lock
+     * @return as {@link #acquireAsync}; completes with an empty value if another caller holds the lock, or the lock is
+     *     closed
      */
     public CompletableFuture<Optional<Lease>> tryAcquireAsync() {
         return new Acquisition<Optional<Lease>>(this, Callbacks.EXECUTOR, Optional::of)

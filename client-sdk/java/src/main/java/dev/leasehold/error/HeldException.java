@@ -5,7 +5,7 @@ import dev.leasehold.Holder;
 import java.time.Duration;
 import java.util.List;
 
-/** An exception for an acquire without waiting whose lock is held by another caller. */
+/** An exception for an acquire without waiting whose lock is held by another caller, or closed. */
 public final class HeldException extends ContentionException {
     /**
      * Creates the exception.
