@@ -148,8 +148,10 @@ impl StoreCommand {
             }
             StoreCommand::Get => {
                 let state = record.get(context.now_us);
-                let known =
-                    state.last_fencing_token > 0 || state.queue_length > 0 || record.has_closure();
+                let known = state.last_fencing_token > 0
+                    || state.queue_length > 0
+                    || record.has_closure()
+                    || state.permit_usage.is_some_and(|usage| usage.is_limit_set);
                 StoreReply::Get(Ok(Outcome::reply_only(known.then_some(state))))
             }
         }
