@@ -311,9 +311,9 @@ mod tests {
 
     #[test]
     fn a_limit_that_was_lowered_after_a_grant_does_not_bind_the_grant() {
-        let violated = |first_attempts: &[u64]| {
+        let violated = |first_attempts: &[u64], wait_ms| {
             let wish = |request: &mut crate::history::CallRequest| {
-                request.call = 1;
+                (request.call, request.wait_ms) = (1, wait_ms);
                 (request.locks[0].weight, request.locks[0].limit) = (2, 3);
             };
             let invoke =
@@ -326,7 +326,8 @@ mod tests {
             let history = invoke(history.event(8, 9, lowered), &9);
             history.grant_share(10, (9, 1, 9), [2, 1]).violated()
         };
-        assert_eq!(violated(&[1]), [], "a repeated call");
-        assert_eq!(violated(&[]), [Rule::Exclusion], "a first attempt");
+        assert_eq!(violated(&[1], 0), [], "a repeated call");
+        assert_eq!(violated(&[], 1_000), [], "a call that waited");
+        assert_eq!(violated(&[], 0), [Rule::Exclusion], "a first attempt");
     }
 }

@@ -79,7 +79,7 @@ enum ShareEnd {
 pub(super) struct HeldShare {
     pub(super) token: u64,
     pub(super) limit: u32,
-    /// True if the limit may have been changed since the grant, because the reply repeats it.
+    /// True if the limit may have been changed between the grant and its reply.
     pub(super) may_predate_limit: bool,
     /// Weight of each entry, by call.
     entries: BTreeMap<u64, u32>,
@@ -227,7 +227,9 @@ impl<'a> LeaseTable<'a> {
             ended: BTreeMap::new(),
             released_entries: BTreeMap::new(),
         });
-        let is_repeat = attempt.invoked_at_us > first_invoked_at_us;
+        // The reply to a repeat, and that to a waiting call which is handed the lock, has the limit
+        // at the time of the reply.
+        let may_predate_limit = attempt.invoked_at_us > first_invoked_at_us || request.wait_ms > 0;
         for granted in locks {
             let entry = (granted.lock.as_str(), request.call);
             let ended = state.ended.get(granted.lock.as_str()).into_iter();
@@ -239,7 +241,7 @@ impl<'a> LeaseTable<'a> {
             let share = share.or_insert_with(|| HeldShare {
                 token: granted.token,
                 limit: granted.limit,
-                may_predate_limit: is_repeat,
+                may_predate_limit,
                 entries: BTreeMap::new(),
                 replied_weight: granted.weight,
             });
@@ -247,7 +249,7 @@ impl<'a> LeaseTable<'a> {
             if share.token == granted.token {
                 share.limit = share.limit.max(granted.limit);
             } else {
-                (share.limit, share.may_predate_limit) = (granted.limit, is_repeat);
+                (share.limit, share.may_predate_limit) = (granted.limit, may_predate_limit);
             }
             share.token = granted.token;
             let requested = request.locks.iter().find(|lock| lock.lock == granted.lock);
