@@ -9,7 +9,8 @@ use leasehold_proto::v1::{
     AcquireAllRequest, AcquireAllResponse, AcquireRequest, AcquireResponse,
     CheckFencingTokenRequest, CheckFencingTokenResponse, Grant, Granted, HoldRequest, HoldResponse,
     Lease, LockTarget, ReleaseRequest, ReleaseResponse, Released, RenewRequest, RenewResponse,
-    hold_request::Message as Told, hold_response::Message as Answer,
+    SetLockLimitRequest, SetLockLimitResponse, hold_request::Message as Told,
+    hold_response::Message as Answer,
 };
 use prost_types::{Duration, Timestamp};
 use tokio::net::TcpListener;
@@ -86,6 +87,13 @@ impl LockService for Echo {
         &self,
         _: Request<CheckFencingTokenRequest>,
     ) -> Result<Response<CheckFencingTokenResponse>, Status> {
+        Err(unused())
+    }
+
+    async fn set_lock_limit(
+        &self,
+        _: Request<SetLockLimitRequest>,
+    ) -> Result<Response<SetLockLimitResponse>, Status> {
         Err(unused())
     }
 }
