@@ -335,7 +335,7 @@ fn closure(closure: &Closure) -> Value {
     let cause = match closure.cause {
         ClosureCause::LockDelay => "lock_delay",
         ClosureCause::AtLeast => "at_least",
-        _ => "operator",
+        ClosureCause::Operator | ClosureCause::Other | _ => "operator",
     };
     json!({
         "cause": cause, "owner": closure.owner, "reason": closure.reason,

@@ -194,7 +194,10 @@ impl Probe {
             ProbeEvent::Queued {
                 call: of, closure, ..
             } if *of == call.id => closure.clone(),
-            _ => None,
+            ProbeEvent::Ready { .. }
+            | ProbeEvent::Failed { .. }
+            | ProbeEvent::Lost { .. }
+            | ProbeEvent::Queued { .. } => None,
         };
         self.wait_for_event(ANSWER_LIMIT, closure).await
     }

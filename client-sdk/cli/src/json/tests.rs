@@ -3,8 +3,8 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use leasehold_proto::v1::{
-    Closure, ClosureCause, Holder, Lock, LockMode, LockTarget, Owner, WatchLocksResponse,
-    lock::State, watch_locks_response::EventType,
+    Closure, ClosureCause, Holder, Lock, LockMode, LockTarget, Owner, PermitUsage,
+    WatchLocksResponse, lock::State, watch_locks_response::EventType,
 };
 use serde_json::Value;
 

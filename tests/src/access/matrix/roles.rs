@@ -142,14 +142,12 @@ impl Role {
     /// Returns true if the role has the permission for the locks of a part.
     #[must_use]
     pub fn has_permission(&self, verb: Permission, part: LockGroup) -> bool {
-        let implied_by = match verb {
-            Permission::SetLimit => Permission::Admin,
-            _ => verb,
+        let has = |verbs: &[Permission]| {
+            let is_implied = verb == Permission::SetLimit && verbs.contains(&Permission::Admin);
+            is_implied || verbs.contains(&verb)
         };
         let mut rights = self.permissions.iter();
-        rights.any(|(of, verbs)| {
-            *of == part && (verbs.contains(&verb) || verbs.contains(&implied_by))
-        })
+        rights.any(|(of, verbs)| *of == part && has(verbs))
     }
 
     /// Returns true if the role has the permission for any part.

@@ -14,6 +14,14 @@ pub(super) struct ClosureCheck {
     pub(super) violations: Vec<Violation>,
 }
 
+/// What a history says about closures.
+struct Observations<'a> {
+    /// Delivered locks by name.
+    delivered: BTreeMap<&'a str, Vec<DeliveredLock<'a>>>,
+    openings: Vec<Opening<'a>>,
+    closures: Vec<ObservedClosure<'a>>,
+}
+
 /// A closure of a lock, and which leases it keeps out.
 struct ObservedClosure<'a> {
     lock: &'a str,
@@ -55,6 +63,39 @@ struct DeliveredLock<'a> {
 /// exclusive leases without further entries: others may admit other holders before they end. A
 /// closure by an operator is observed from its confirmation on.
 pub(super) fn check(index: &HistoryIndex<'_>) -> ClosureCheck {
+    let Observations {
+        delivered,
+        openings,
+        closures,
+    } = observe(index);
+    let mut check = ClosureCheck {
+        closures: closures.len(),
+        violations: Vec::new(),
+    };
+    for closure in &closures {
+        let delivered = delivered.get(closure.lock).into_iter().flatten();
+        let is_excused = |at_us: u64| {
+            openings
+                .iter()
+                .any(|opening| opening.may_end(closure, at_us))
+                || index.has_begun((closure.from_us, at_us), |fault| *fault == Fault::DataLoss)
+        };
+        let early = delivered
+            .filter(|delivered| closure.keeps_out(delivered) && !is_excused(delivered.at_us));
+        check.violations.extend(early.map(|delivered| Violation {
+            rule: Rule::ClosedLock,
+            at_us: delivered.at_us,
+            description: format!(
+                "lock {} was granted to {} although it was closed from {} µs until {} µs at least",
+                closure.lock, delivered.lease, closure.from_us, closure.until_us
+            ),
+        }));
+    }
+    check
+}
+
+/// Collects the delivered locks, the closures and the openings of a history.
+fn observe<'a>(index: &HistoryIndex<'a>) -> Observations<'a> {
     let mut delivered = BTreeMap::<&str, Vec<DeliveredLock<'_>>>::new();
     let mut openings = BTreeMap::<u64, Opening<'_>>::new();
     let mut closing = BTreeMap::new();
@@ -133,30 +174,11 @@ pub(super) fn check(index: &HistoryIndex<'_>) -> ClosureCheck {
         KeptOut::After { lease, .. } => !entered.contains(lease),
         KeptOut::CallsSince(_) => true,
     });
-    let mut check = ClosureCheck {
-        closures: closures.len(),
-        violations: Vec::new(),
-    };
-    for closure in &closures {
-        let delivered = delivered.get(closure.lock).into_iter().flatten();
-        let is_excused = |at_us: u64| {
-            openings
-                .values()
-                .any(|opening| opening.may_end(closure, at_us))
-                || index.has_begun((closure.from_us, at_us), |fault| *fault == Fault::DataLoss)
-        };
-        let early = delivered
-            .filter(|delivered| closure.keeps_out(delivered) && !is_excused(delivered.at_us));
-        check.violations.extend(early.map(|delivered| Violation {
-            rule: Rule::ClosedLock,
-            at_us: delivered.at_us,
-            description: format!(
-                "lock {} was granted to {} although it was closed from {} µs until {} µs at least",
-                closure.lock, delivered.lease, closure.from_us, closure.until_us
-            ),
-        }));
+    Observations {
+        delivered,
+        openings: openings.into_values().collect(),
+        closures,
     }
-    check
 }
 
 impl Opening<'_> {

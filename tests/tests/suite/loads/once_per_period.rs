@@ -57,16 +57,18 @@ const ROUND_KINDS: [RoundKind; 5] = [
 
 impl RoundKind {
     fn period(self) -> Duration {
-        match self {
-            Self::PeriodPasses => SHORT_PERIOD,
-            _ => LONG_PERIOD,
+        if self == Self::PeriodPasses {
+            SHORT_PERIOD
+        } else {
+            LONG_PERIOD
         }
     }
 
     fn program(self) -> &'static str {
-        match self {
-            Self::HolderKilled => PRINT_TOKEN_AND_KILL,
-            _ => PRINT_TOKEN,
+        if self == Self::HolderKilled {
+            PRINT_TOKEN_AND_KILL
+        } else {
+            PRINT_TOKEN
         }
     }
 }
@@ -139,7 +141,7 @@ impl Crew {
                 CallOutcome::Refused => counts.refused += 1,
                 CallOutcome::Failed(error) => {
                     counts.failed += 1;
-                    println!("failed: {error}");
+                    print_figures(&format!("once_per_period: failed: {error}"));
                 }
             }
         }
