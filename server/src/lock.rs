@@ -262,7 +262,7 @@ pub struct LockState {
     pub last_fencing_token: u64,
 }
 
-/// What a lock is doing.
+/// Status of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LockStatus {
     /// The lock has a holder. It may be closed as well.

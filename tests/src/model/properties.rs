@@ -1,5 +1,7 @@
 //! Properties that hold in every world, and the observations that they need.
 
+mod closures;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use leasehold_server::{
@@ -7,6 +9,7 @@ use leasehold_server::{
     store::Acquired,
 };
 
+use self::closures::{ClosedBy, Period};
 use super::{
     broker::{AcquirePhase, AcquireTask, Failure, Task},
     client::{CallState, ClientReply, LeaseState, PresentedLock, ReleasedLock, TrustedLock},
@@ -94,21 +97,6 @@ struct KnownGrant {
     lease: CallKey,
     ttl_ms: u64,
     granted_us: u64,
-}
-
-/// What closes a lock for a period.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum ClosedBy {
-    Operator,
-    Lease(CallKey),
-}
-
-/// A period in which a lock is closed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Period {
-    until_us: u64,
-    /// Era of the store that has the record: a loss of data ends the period.
-    era: u32,
 }
 
 /// A grant that a command makes.
@@ -276,59 +264,7 @@ impl World {
                 until_us - self.now_us
             ));
         }
-        let period = self.observations.periods.iter().find(|((of, by), period)| {
-            *of == lock
-                && *by != ClosedBy::Lease(*lease)
-                && period.era == era
-                && self.now_us < period.until_us
-        });
-        if let Some(((_, by), period)) = period {
-            return Err(format!(
-                "lock {lock} is granted to lease {lease} {} µs before the end of the period for \
-                 which it is closed by {by:?}",
-                period.until_us - self.now_us
-            ));
-        }
-        Ok(())
-    }
-
-    /// Observes a command of an operator to close or to open a lock.
-    fn observe_closing(
-        &mut self,
-        lock: LockIndex,
-        command: &StoreCommand,
-        reply: &StoreReply,
-        era: u32,
-    ) {
-        let Observations {
-            periods,
-            opened,
-            newest_tokens,
-            delays,
-            ..
-        } = &mut self.observations;
-        match (command, reply) {
-            (StoreCommand::Close(close), StoreReply::SetClosure(Ok(_))) => {
-                let until_us = close.until_ms * 1_000;
-                let period = periods.entry((lock, ClosedBy::Operator));
-                let period = period.or_insert(Period { until_us, era });
-                let earlier_us = if period.era == era {
-                    period.until_us
-                } else {
-                    0
-                };
-                *period = Period {
-                    until_us: until_us.max(earlier_us),
-                    era,
-                };
-            }
-            (StoreCommand::Open, StoreReply::SetClosure(Ok(_))) => {
-                periods.retain(|(of, _), _| *of != lock);
-                delays.retain(|(of, _), _| *of != lock);
-                opened[usize::from(lock)] = newest_tokens[usize::from(lock)];
-            }
-            _ => {}
-        }
+        self.check_closed(lock, *lease, era)
     }
 
     /// Checks that a grant passes no waiter that was queued earlier.
@@ -528,38 +464,6 @@ impl World {
     fn trusted_weight(&self, lock: LockIndex, except: Option<CallKey>) -> u64 {
         let others = self.trusted(lock).filter(|(key, _)| Some(*key) != except);
         others.map(|(_, held)| u64::from(held.weight())).sum()
-    }
-
-    /// Updates the periods of the leases that clients have received with `at_least`. The lock of a
-    /// lease that it entered further may be shared by others before the lease ends.
-    fn update_periods(&mut self) {
-        for client in &self.clients {
-            let calls = client.calls.values();
-            let entered: BTreeSet<_> = calls.filter_map(|call| call.arguments.under).collect();
-            for (key, lease) in &client.leases {
-                let created = &client.calls[&key.number].arguments;
-                for (lock, held) in &lease.locks {
-                    let is_own = created.targets.iter().any(|target| target.lock == *lock);
-                    let is_opened = held.token <= self.observations.opened[usize::from(*lock)];
-                    let by = (*lock, ClosedBy::Lease(*key));
-                    if entered.contains(key) {
-                        self.observations.periods.remove(&by);
-                    } else if created.at_least_ms > 0
-                        && is_own
-                        && held.weight() == WHOLE
-                        && held.era == self.store.era
-                        && !is_opened
-                    {
-                        let granted = &self.observations.grants[&(*lock, held.token)];
-                        let period = Period {
-                            until_us: granted.granted_us + created.at_least_ms * 1_000,
-                            era: held.era,
-                        };
-                        self.observations.periods.insert(by, period);
-                    }
-                }
-            }
-        }
     }
 
     fn update_delays(&mut self) {

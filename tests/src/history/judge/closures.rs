@@ -14,7 +14,7 @@ pub(super) struct ClosureCheck {
     pub(super) violations: Vec<Violation>,
 }
 
-/// What a history says about closures.
+/// Deliveries, openings and closures in a history.
 struct Observations<'a> {
     /// Delivered locks by name.
     delivered: BTreeMap<&'a str, Vec<DeliveredLock<'a>>>,

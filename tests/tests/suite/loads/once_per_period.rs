@@ -37,7 +37,7 @@ const SHORT_PERIOD: Duration = Duration::from_secs(4);
 /// Number of probes that start at the same time.
 const STARTING: usize = 5;
 
-/// What happens between two firings of a round.
+/// Event between two firings of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RoundKind {
     HolderKilled,
