@@ -135,8 +135,13 @@ pub async fn a_lock_that_is_idle_is_not_listed(store_fixture: &StoreFixture) {
     );
 }
 
-pub async fn a_lock_with_a_set_limit_alone_is_not_listed(store_fixture: &StoreFixture) {
+pub async fn a_lock_with_a_set_limit_alone_is_listed(store_fixture: &StoreFixture) {
     assert_eq!(store_fixture.set_limit(0, 7).await, None);
+    assert_eq!(
+        list_locks(store_fixture, &Filter::default()).await,
+        [store_fixture.lock.clone()].into()
+    );
+    assert_eq!(store_fixture.remove_limit(0).await, Some(7));
     assert_eq!(
         list_locks(store_fixture, &Filter::default()).await,
         [].into()

@@ -266,7 +266,7 @@ on_every_store! {
         a_list_is_narrowed_to_an_owner
         locks_that_stay_are_listed_while_others_come_and_go
         a_cursor_of_another_store_is_stale
-        a_lock_with_a_set_limit_alone_is_not_listed
+        a_lock_with_a_set_limit_alone_is_listed
         an_owner_is_found_among_those_who_wait
     }
     Recovering recovery {
