@@ -304,6 +304,7 @@ impl LockState {
         remaining_ms(self.closure.as_deref())
     }
 
+    /// Returns the status, by which a lock with a holder counts as held even if it is closed.
     pub fn status(&self) -> LockStatus {
         match (self.holder_count, self.closure.is_some(), self.queue_length) {
             (1.., _, _) => LockStatus::Held,
