@@ -257,7 +257,7 @@ func TestInvalidParametersAreRejectedAndTheStreamStaysOpen(t *testing.T) {
 		_, err := client.Lock(t.Context(), name)
 		assertErr(t, err, leasehold.ErrInvalid)
 	}
-	for _, limit := range []int{-1, 1_001, 1 << 40} {
+	for _, limit := range []int{-1, 0, 1_001, 1 << 40} {
 		_, err := client.SetLimit(t.Context(), name, limit)
 		assertErr(t, err, leasehold.ErrInvalid)
 	}

@@ -168,13 +168,12 @@ func (c *Client) Get(ctx context.Context, name string, options ...Option) (LockS
 	}, nil
 }
 
-// SetLimit sets the limit of a semaphore, 1 to 1,000, or removes the set limit if limit is 0. It returns the limit that
-// was in use or, after a removal, the limit that had been set; 0 if there was none. Of the options only [WithNamespace]
-// has an effect.
+// SetLimit sets the limit of a semaphore, 1 to 1,000. It returns the limit that was in use; 0 if there was none. Of the
+// options only [WithNamespace] has an effect.
 //
 // Callers follow a set limit, whatever limit they send, until it is removed, also while the lock is idle. A lower limit
 // revokes no lease: new grants wait until enough permits are released, and waiters that request more permits than the
-// limit fail with [ErrLimitMismatch]. After a removal the lock keeps the limit in use until it is idle.
+// limit fail with [ErrLimitMismatch].
 //
 // Where the broker has access rules, the caller needs the verb set_limit or admin, or SetLimit fails with
 // [ErrPermissionDenied]. It fails with [ErrLimitMismatch] if the lock is held or waited for as an exclusive or shared
@@ -182,6 +181,19 @@ func (c *Client) Get(ctx context.Context, name string, options ...Option) (LockS
 // and with the error of ctx if ctx ends first. After these last two errors the limit may have been set nevertheless;
 // the call is safe to repeat.
 func (c *Client) SetLimit(ctx context.Context, name string, limit int, options ...Option) (previous int, err error) {
+	if limit == 0 {
+		return 0, newError(ErrInvalid, "limit: must be 1 to 1000; RemoveLimit removes a limit")
+	}
+	return c.setLimit(ctx, name, limit, options)
+}
+
+// RemoveLimit removes the limit that was set with [Client.SetLimit], and returns it; 0 if none was set. The lock keeps
+// the limit in use until it is idle. The options and the errors are those of SetLimit.
+func (c *Client) RemoveLimit(ctx context.Context, name string, options ...Option) (removed int, err error) {
+	return c.setLimit(ctx, name, 0, options)
+}
+
+func (c *Client) setLimit(ctx context.Context, name string, limit int, options []Option) (previous int, err error) {
 	opts, err := newAcquireOptions(c.owner, []Target{{Name: name}}, options)
 	if err != nil {
 		return 0, err

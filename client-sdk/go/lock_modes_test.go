@@ -135,6 +135,13 @@ func setLimit(t *testing.T, client *leasehold.Client, name string, limit int, op
 	return previous
 }
 
+func removeLimit(t *testing.T, client *leasehold.Client, name string, options ...leasehold.Option) int {
+	t.Helper()
+	removed, err := client.RemoveLimit(t.Context(), name, options...)
+	ok(t, err)
+	return removed
+}
+
 func assertUsage(t *testing.T, client *leasehold.Client, name string, want leasehold.PermitUsage) {
 	t.Helper()
 	state, err := client.Get(t.Context(), name)
@@ -158,8 +165,8 @@ func TestASetLimitOverridesTheLimitsOfCallers(t *testing.T) {
 		release(t, one, other)
 		_, err := client.TryLock(t.Context(), name)
 		assertErr(t, err, leasehold.ErrLimitMismatch)
-		assert(t, setLimit(t, client, name, 0) == 2, "another limit was removed")
-		assert(t, setLimit(t, client, name, 0, leasehold.WithNamespace("elsewhere")) == 3, "the namespace was ignored")
+		assert(t, removeLimit(t, client, name) == 2, "another limit was removed")
+		assert(t, removeLimit(t, client, name, leasehold.WithNamespace("elsewhere")) == 3, "the namespace was ignored")
 		lockAndRelease(t, client, name)
 	})
 }
@@ -169,8 +176,8 @@ func TestARemovedLimitIsInUseUntilTheLockIsIdle(t *testing.T) {
 		client, name := clientOf(t, url), lockName(t)
 		setLimit(t, client, name, 2)
 		held := lock(t, client, name, leasehold.WithPermits(1, 5))
-		assert(t, setLimit(t, client, name, 0) == 2, "another limit was removed")
-		assert(t, setLimit(t, client, name, 0) == 0, "a limit was removed twice")
+		assert(t, removeLimit(t, client, name) == 2, "another limit was removed")
+		assert(t, removeLimit(t, client, name) == 0, "a limit was removed twice")
 		assertUsage(t, client, name, leasehold.PermitUsage{Limit: 2, Used: 1})
 		_, err := client.TryLock(t.Context(), name, leasehold.WithPermits(1, 5))
 		assertErr(t, err, leasehold.ErrLimitMismatch)
@@ -205,7 +212,7 @@ func TestALowerLimitRevokesNothingAndStopsGrants(t *testing.T) {
 		usage = leasehold.PermitUsage{Limit: 4, IsLimitSet: true}
 		assertUsage(t, client, name, usage)
 		assert(t, usage.Free() == 4, "%d permits are free", usage.Free())
-		assert(t, setLimit(t, client, name, 0) == 4, "another limit was removed")
+		assert(t, removeLimit(t, client, name) == 4, "another limit was removed")
 	})
 }
 

@@ -56,6 +56,8 @@ func TestTheCallsOfTheReadme(t *testing.T) {
 	ok(t, err)
 	_, err = client.SetLimit(ctx, "pool", 16)
 	ok(t, err)
+	_, err = client.RemoveLimit(ctx, "pool")
+	ok(t, err)
 	ok(t, lease.Check())
 	assert(t, lease.Context().Err() == nil && lease.LostReason() == 0 && added.FencingToken() > 0, "%v", lease)
 	release(t, added, lease)

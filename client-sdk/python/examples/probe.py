@@ -136,7 +136,7 @@ class Probe:
         }
 
     async def _set_limit(self, command: Json) -> Json:
-        return {"previous_limit": await self._client.set_limit(command["lock"], command.get("limit"))}
+        return {"previous_limit": await self._client.set_limit(command["lock"], command.get("limit") or None)}
 
     async def _shutdown(self, _: Json) -> Json:
         await self._client.shutdown()

@@ -114,7 +114,7 @@ async def test_the_limit_of_a_lock_in_use_in_another_mode_is_rejected(
     assert await client.set_limit(elsewhere, None) == 2
 
 
-@pytest.mark.parametrize("limit", [-1, 1_001, 2**40])
+@pytest.mark.parametrize("limit", [-1, 0, 1_001, 2**40])
 async def test_a_limit_outside_the_range_is_invalid(
     shared_broker: Broker, interface: Interface, name: str, limit: int
 ) -> None:

@@ -146,7 +146,13 @@ func (p *probe) observe(c command) {
 }
 
 func (p *probe) setLimit(c command) {
-	previous, err := p.client.SetLimit(context.Background(), c.Lock, c.Limit)
+	var previous int
+	var err error
+	if c.Limit == 0 {
+		previous, err = p.client.RemoveLimit(context.Background(), c.Lock)
+	} else {
+		previous, err = p.client.SetLimit(context.Background(), c.Lock, c.Limit)
+	}
 	at := nowMs()
 	limit := previousLimit{}
 	if previous != 0 {

@@ -16,7 +16,7 @@ from leasehold.election import Election
 from leasehold.errors import ConnectError, Error
 from leasehold.lease import Lease
 from leasehold.lock import Lock
-from leasehold.target import TargetLike, target
+from leasehold.target import TargetLike, checked_limit, target
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -105,7 +105,7 @@ class Client(ClientBase):
         return result
 
     def set_limit(self, lock: TargetLike, limit: int | None) -> int | None:
-        """Sets the limit of a semaphore, 1-1000 permits, or removes a set limit if ``limit`` is None or 0.
+        """Sets the limit of a semaphore, 1-1000 permits, or removes a set limit if ``limit`` is None.
 
         Returns the limit that was in use or, after a removal, the limit that had been set; None if there was none. Of
         a Target, only the name and the namespace are used.
@@ -120,7 +120,7 @@ class Client(ClientBase):
         have been set; the call may be repeated.
         """
         results: queue.SimpleQueue[int | Error | None] = queue.SimpleQueue()
-        self._backend.set_limit(target(lock).lock, limit, results.put)
+        self._backend.set_limit(target(lock).lock, checked_limit(limit), results.put)
         result = results.get()
         if isinstance(result, Error):
             raise result

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Union
 
+from leasehold.errors import Invalid
 from leasehold.v1 import types_pb2 as pb
 
 INT32_MAX = 2**31 - 1
@@ -80,6 +81,13 @@ def target(lock: TargetLike) -> Target:
     if isinstance(lock, str):
         return Target(lock)
     raise TypeError(f"expected a lock name or a Target, not {type(lock).__name__}")
+
+
+def checked_limit(limit: int | None) -> int | None:
+    """Returns the limit of ``set_limit``. Raises Invalid for 0, with which the API removes a limit."""
+    if limit == 0:
+        raise Invalid("limit: must be 1 to 1000, or None to remove the limit")
+    return limit
 
 
 def lock_of(message: pb.LockTarget) -> LockName:

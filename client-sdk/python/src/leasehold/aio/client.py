@@ -17,7 +17,7 @@ from leasehold.aio.lease import Lease
 from leasehold.aio.lock import Lock
 from leasehold.client import LockSelector
 from leasehold.errors import ConnectError, Error
-from leasehold.target import TargetLike, target
+from leasehold.target import TargetLike, checked_limit, target
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -105,7 +105,7 @@ class Client(ClientBase):
         return state
 
     async def set_limit(self, lock: TargetLike, limit: int | None) -> int | None:
-        """Sets the limit of a semaphore, 1-1000 permits, or removes a set limit if ``limit`` is None or 0.
+        """Sets the limit of a semaphore, 1-1000 permits, or removes a set limit if ``limit`` is None.
 
         Returns the limit that was in use or, after a removal, the limit that had been set; None if there was none. Of
         a Target, only the name and the namespace are used.
@@ -120,7 +120,7 @@ class Client(ClientBase):
         the task is cancelled, the limit may have been set; the call may be repeated.
         """
         result: ThreadSafeFuture[int | Error | None] = ThreadSafeFuture()
-        self._backend.set_limit(target(lock).lock, limit, result.set_result)
+        self._backend.set_limit(target(lock).lock, checked_limit(limit), result.set_result)
         previous_limit = await result.future
         if isinstance(previous_limit, Error):
             raise previous_limit

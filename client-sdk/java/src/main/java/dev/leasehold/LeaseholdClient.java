@@ -1,5 +1,6 @@
 package dev.leasehold;
 
+import dev.leasehold.error.InvalidException;
 import dev.leasehold.error.InvalidOwnerException;
 import dev.leasehold.internal.Backend;
 import dev.leasehold.internal.ClientRuntime;
@@ -336,7 +337,7 @@ public class LeaseholdClient implements AutoCloseable {
      * nevertheless. It can be repeated.
      *
      * @param lock the lock, of which only namespace and name are used
-     * @param limit number of permits that the lock has in all, 1-1000; 0 removes the limit
+     * @param limit number of permits that the lock has in all, 1-1000
      * @return the previous limit in use; empty if there was none
      * @throws dev.leasehold.error.PermissionDeniedException if the access rules do not allow the call
      * @throws dev.leasehold.error.LimitMismatchException if the lock is in use as an exclusive or shared lock
@@ -346,6 +347,9 @@ public class LeaseholdClient implements AutoCloseable {
      * @throws InterruptedException if the thread is interrupted while it waits
      */
     public OptionalInt setLimit(Target lock, int limit) throws InterruptedException {
+        if (limit == 0) {
+            throw new InvalidException("limit: must be 1 to 1000; removeLimit removes a limit", null);
+        }
         return await(backend.setLimit(lock.lock(), limit));
     }
 

@@ -133,6 +133,7 @@ class LimitsTest {
                 LeaseholdClient client = LeaseholdClient.connect(broker.url())) {
             assertThrows(InvalidException.class, () -> client.setLimit("gpu", 1_001));
             assertThrows(InvalidException.class, () -> client.setLimit("gpu", -1));
+            assertThrows(InvalidException.class, () -> client.setLimit("gpu", 0));
             assertEquals(OptionalInt.empty(), client.setLimit("gpu", 1_000));
         }
     }
