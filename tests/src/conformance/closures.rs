@@ -111,6 +111,28 @@ pub async fn at_least_does_not_follow_a_grant_that_was_not_received(store_fixtur
     assert_eq!(hand_off.request, next.request);
 }
 
+/// The entry that is left is rolled back, which closes nothing by itself.
+pub async fn a_released_entry_closes_a_lock_with_at_least(store_fixture: &StoreFixture) {
+    let call = with_at_least(store_fixture.call());
+    let held = store_fixture.expect_granted(0, &call).await;
+    let entry = store_fixture.reentry_call(&held);
+    assert_eq!(store_fixture.expect_reentered(0, &entry).await, 2);
+    store_fixture
+        .release_entry(0, &held, &call)
+        .await
+        .expect("it was entered");
+    store_fixture.expect_renewed(0, &held).await;
+    let cancelled = store_fixture.cancel(0, &entry).await;
+    assert_eq!(cancelled, Cancelled::Freed);
+    expect_closed(
+        store_fixture,
+        ClosureCause::AtLeast,
+        &call.owner,
+        AT_LEAST_MS,
+    )
+    .await;
+}
+
 pub async fn waiters_keep_their_positions_until_at_least_has_passed(store_fixture: &StoreFixture) {
     let call = with_at_least(store_fixture.call());
     let held = store_fixture.expect_granted(0, &call).await;

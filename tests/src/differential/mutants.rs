@@ -17,7 +17,7 @@ const fn mutant(name: &'static str, right: &'static str, wrong: &'static str) ->
     Mutant { name, right, wrong }
 }
 
-pub const MUTANTS: [Mutant; 114] = [
+pub const MUTANTS: [Mutant; 115] = [
     mutant(
         "a release does not compare the lease",
         "local h = load_lease(lease)\n  if h and h.token == token and is_on_other_stream",
@@ -302,6 +302,11 @@ pub const MUTANTS: [Mutant; 114] = [
         "a hand-off has the limit of an exclusive lock",
         "= w.request, broker, h.token, holders.limit",
         "= w.request, broker, h.token, EXCLUSIVE_WEIGHT",
+    ),
+    mutant(
+        "a released entry closes nothing",
+        "      close_after(h, nil, close)\n",
+        "",
     ),
     mutant(
         "a closed lock is granted",

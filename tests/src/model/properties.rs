@@ -96,6 +96,8 @@ pub(super) struct Executor {
 struct KnownGrant {
     lease: CallKey,
     ttl_ms: u64,
+    /// Time for which the lock stays closed after the grant.
+    at_least_ms: u64,
     granted_us: u64,
 }
 
@@ -228,6 +230,7 @@ impl World {
         let grant = KnownGrant {
             lease,
             ttl_ms,
+            at_least_ms: arguments.at_least_ms,
             granted_us: self.now_us,
         };
         self.observations.grants.insert((lock, token), grant);

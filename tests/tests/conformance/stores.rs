@@ -239,6 +239,7 @@ on_every_store! {
         at_least_closes_a_lock_after_a_disconnect_grace
         at_least_is_over_after_a_longer_hold
         at_least_does_not_follow_a_grant_that_was_not_received
+        a_released_entry_closes_a_lock_with_at_least
         waiters_keep_their_positions_until_at_least_has_passed
         an_operator_closes_a_lock_behind_its_holder
         a_lock_that_is_opened_is_granted_to_the_next_waiter

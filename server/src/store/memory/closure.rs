@@ -15,6 +15,9 @@ pub(super) enum HoldEnd {
     Expired,
     /// The holder released the lock. The lock delay applies only if an operator requested that.
     Released,
+    /// The holder released an entry and has others left, which may be rolled back: the end of the
+    /// hold may then close nothing.
+    EntryReleased,
 }
 
 impl Record {
@@ -119,6 +122,7 @@ impl HolderSlot {
         let delay_from_ms = match end {
             HoldEnd::Expired => Some(self.expires_ms),
             HoldEnd::Released => self.has_lock_delay.then_some(now),
+            HoldEnd::EntryReleased => None,
         };
         let delay_ms = self.options.lock_delay_ms;
         let delay = delay_from_ms.filter(|_| delay_ms > 0);

@@ -130,6 +130,10 @@ impl Record {
                 self.close_until(ClosureCause::LockDelay, freed.expires_ms, &freed.owner, now);
             }
             self.close_after(&freed, HoldEnd::Released, now);
+        } else if matches!(release, ReleaseScope::Entry(_))
+            && let Some(held) = self.holders.by_lease(lease.lease_id).cloned()
+        {
+            self.close_after(&held, HoldEnd::EntryReleased, now);
         }
         let hold_count = self.hold_count(lease);
         let is_partial = matches!(release, ReleaseScope::Lock | ReleaseScope::Entry(_));

@@ -1,6 +1,6 @@
 //! The rule that a closed lock is granted to nobody.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use leasehold_server::lock::EXCLUSIVE_WEIGHT;
 
@@ -60,8 +60,8 @@ struct DeliveredLock<'a> {
 }
 
 /// Checks that no lease is delivered on a closed lock. A closure by `at_least` is observed for
-/// exclusive leases without further entries: others may admit other holders before they end. A
-/// closure by an operator is observed from its confirmation on.
+/// exclusive leases: others may admit other holders before they end. A closure by an operator is
+/// observed from its confirmation on.
 pub(super) fn check(index: &HistoryIndex<'_>) -> ClosureCheck {
     let Observations {
         delivered,
@@ -99,11 +99,9 @@ fn observe<'a>(index: &HistoryIndex<'a>) -> Observations<'a> {
     let mut delivered = BTreeMap::<&str, Vec<DeliveredLock<'_>>>::new();
     let mut openings = BTreeMap::<u64, Opening<'_>>::new();
     let mut closing = BTreeMap::new();
-    let mut entered = BTreeSet::new();
     let mut closures = Vec::new();
     for event in index.events {
         match &event.kind {
-            EventKind::Invoked(request) => entered.extend(request.under.as_deref()),
             EventKind::Granted {
                 attempt,
                 lease,
@@ -170,10 +168,6 @@ fn observe<'a>(index: &HistoryIndex<'a>) -> Observations<'a> {
             _ => {}
         }
     }
-    closures.retain(|closure| match closure.kept_out {
-        KeptOut::After { lease, .. } => !entered.contains(lease),
-        KeptOut::CallsSince(_) => true,
-    });
     Observations {
         delivered,
         openings: openings.into_values().collect(),

@@ -1,7 +1,5 @@
 //! The property that nothing is granted before the end of a closure.
 
-use std::collections::BTreeSet;
-
 use super::{Observations, WHOLE};
 use crate::{
     differential::steps::{StoreCommand, StoreReply},
@@ -89,31 +87,24 @@ impl World {
         Ok(())
     }
 
-    /// Updates the periods of the leases that clients have received with `at_least`. The lock of a
-    /// lease that it entered further may be shared by others before the lease ends.
+    /// Updates the periods of the exclusive leases that clients have received with `at_least`. If
+    /// one of their entries is released, the lock is closed from then on.
     pub(super) fn update_periods(&mut self) {
         for client in &self.clients {
-            let calls = client.calls.values();
-            let entered: BTreeSet<_> = calls.filter_map(|call| call.arguments.under).collect();
             for (key, lease) in &client.leases {
-                let created = &client.calls[&key.number].arguments;
                 for (lock, held) in &lease.locks {
-                    let is_own = created.targets.iter().any(|target| target.lock == *lock);
+                    let granted = &self.observations.grants[&(*lock, held.token)];
                     let is_opened = held.token <= self.observations.opened[usize::from(*lock)];
-                    let by = (*lock, ClosedBy::Lease(*key));
-                    if entered.contains(key) {
-                        self.observations.periods.remove(&by);
-                    } else if created.at_least_ms > 0
-                        && is_own
+                    if granted.at_least_ms > 0
                         && held.weight() == WHOLE
                         && held.era == self.store.era
                         && !is_opened
                     {
-                        let granted = &self.observations.grants[&(*lock, held.token)];
                         let period = Period {
-                            until_us: granted.granted_us + created.at_least_ms * 1_000,
+                            until_us: granted.granted_us + granted.at_least_ms * 1_000,
                             era: held.era,
                         };
+                        let by = (*lock, ClosedBy::Lease(*key));
                         self.observations.periods.insert(by, period);
                     }
                 }

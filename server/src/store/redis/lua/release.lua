@@ -47,6 +47,8 @@ local function release(lease, token, what, via, notify)
       -- after a loss of data the holder may rely on an entry that is not recorded
       remove_entry(h, e, has_lost_data_since(h.since))
       left = hold_count(h)
+      -- the other entries may be rolled back, which closes nothing
+      close_after(h, nil, close)
     else
       -- repeats of the call that created the lease are rejected by the records of released leases
       if h.entries ~= '' or has_flag(h, ADDED) then
