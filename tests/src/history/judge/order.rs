@@ -35,6 +35,9 @@ struct QueuedCall {
     /// Time at which the client received its queue position. A unary call counts as queued after a
     /// time in which the command was executed.
     queued_at_us: u64,
+    /// Earliest time at which the wait of the attempt may have timed out, by the clock of its
+    /// broker, which may be faster by a fifth.
+    timeout_at_us: u64,
     /// Time at which the attempt ended, and its token if it was granted the lock.
     ended: Option<(u64, Option<u64>)>,
 }
@@ -103,6 +106,7 @@ fn collect<'a>(
             call: sent.request.call,
             invoked_at_us: sent.invoked_at_us,
             queued_at_us,
+            timeout_at_us: sent.invoked_at_us + sent.request.wait_ms * 1_000 * 5 / 6,
             ended: None,
         });
     };
@@ -159,7 +163,10 @@ fn compare(
     check.pairs += 1;
     let is_passed = match token {
         Some(token) => grant.token < token,
-        None => grant.granted_at_us + ANSWER_DELAY_US < ended_at_us,
+        None => {
+            grant.granted_at_us < waiter.timeout_at_us
+                && grant.granted_at_us + ANSWER_DELAY_US < ended_at_us
+        }
     };
     if is_passed {
         check.violations.push(Violation {
@@ -240,6 +247,19 @@ mod tests {
         };
         assert_eq!(rejected_at(5_020), []);
         assert_eq!(rejected_at(5_021), [Rule::QueueOrder]);
+    }
+
+    #[test]
+    fn a_waiter_is_passed_after_its_timeout_however_late_it_is_told() {
+        let granted_at = |at_ms| {
+            let history = TestHistory::default();
+            let waits = |request: &mut CallRequest| request.wait_ms = 6_000;
+            let history = history.invoke_with(0, 1, waits).queue(10, 1);
+            let history = history.invoke_with(11, 2, waits).grant(at_ms, 2, 5, 11);
+            history.release(at_ms + 1, 2).reject(10_900, 1).violated()
+        };
+        assert_eq!(granted_at(4_999), [Rule::QueueOrder]);
+        assert_eq!(granted_at(5_000), []);
     }
 
     #[test]
