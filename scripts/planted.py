@@ -335,6 +335,17 @@ FAULTS = [
         ],
     ),
     Fault(
+        "a released entry closes nothing",
+        MODEL,
+        [
+            (
+                f"{MEMORY}/reentry.rs",
+                "self.close_after(&held, HoldEnd::EntryReleased, now);",
+                "let _ = held;",
+            )
+        ],
+    ),
+    Fault(
         "a record is not kept until the end of its closure",
         test("redis", "a_record_is_kept_until_the_end_of_its_closure"),
         [("server/src/store/redis/lua/record.lua", "queue.until_ms, closed_until)", "queue.until_ms)")],
