@@ -19,7 +19,7 @@ pub(crate) const SIGNALLED: i32 = 128;
 pub(crate) const TABLE: &str = "\
 Exit codes:
   0      success; of `run`: the code of the command, as with every code that is not below
-  123    the lock was lost: by `run` while the command ran, by the others before the call
+  123    the lock was lost: by `run` before the command ended, by the others before the call
   124    the lock was not acquired: it is held, or the wait has ended (`-E` changes it, `--skip` makes it 0)
   125    leasehold itself failed: no broker, permission denied, wrong usage or configuration
   126    `run`: the command cannot be executed

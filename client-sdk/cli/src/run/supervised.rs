@@ -9,6 +9,7 @@ use std::{
 };
 
 use leasehold::Guard;
+use leasehold_proto::text::plain;
 use rustix::process::{Pid, Signal, WaitOptions, getpgrp, kill_process_group, wait};
 use tokio::time::{Instant, sleep};
 
@@ -18,7 +19,10 @@ use super::{
     terminal::Terminal,
     this_program, valid_until,
 };
-use crate::{clock, exit::Failure};
+use crate::{
+    clock,
+    exit::{Failure, LOST},
+};
 
 /// Deadlines that differ by less are considered equal.
 const DEADLINE_TOLERANCE: Duration = Duration::from_millis(10);
@@ -56,7 +60,17 @@ impl SupervisedCommand {
     /// Starts the supervisor and the command.
     pub(super) async fn start(job: &CommandParams<'_>, guard: &Guard) -> Result<Self, Failure> {
         let started = Self::try_start(job, guard).await;
-        started.map_err(|error| Failure::general(format!("cannot start the command: {error}")))
+        started.map_err(|error| match guard.lost_reason() {
+            Some(reason) => Failure::new(
+                LOST,
+                format!(
+                    "the lock {:?} was lost before the command started: {}",
+                    job.name,
+                    plain(&reason.to_string())
+                ),
+            ),
+            None => Failure::general(format!("cannot start the command: {error}")),
+        })
     }
 
     async fn try_start(job: &CommandParams<'_>, guard: &Guard) -> io::Result<Self> {

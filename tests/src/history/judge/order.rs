@@ -251,15 +251,16 @@ mod tests {
 
     #[test]
     fn a_waiter_is_passed_after_its_timeout_however_late_it_is_told() {
-        let granted_at = |at_ms| {
+        let is_passed_at = |at_ms| {
             let history = TestHistory::default();
             let waits = |request: &mut CallRequest| request.wait_ms = 6_000;
             let history = history.invoke_with(0, 1, waits).queue(10, 1);
             let history = history.invoke_with(11, 2, waits).grant(at_ms, 2, 5, 11);
-            history.release(at_ms + 1, 2).reject(10_900, 1).violated()
+            let violated = history.release(at_ms + 1, 2).reject(10_900, 1).violated();
+            violated.contains(&Rule::QueueOrder)
         };
-        assert_eq!(granted_at(4_999), [Rule::QueueOrder]);
-        assert_eq!(granted_at(5_000), []);
+        assert!(is_passed_at(4_999));
+        assert!(!is_passed_at(5_000));
     }
 
     #[test]
