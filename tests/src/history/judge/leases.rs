@@ -260,7 +260,12 @@ impl<'a> LeaseTable<'a> {
         }
         state.calls.insert(request.call);
         state.until_us = validity.until_us;
-        state.ttl_ms = state.ttl_ms.max(validity.ttl_ms);
+        // The validity of several locks is the shortest of them, but each is held until its own end.
+        let longest_ms = match state.locks.len() {
+            ..2 => validity.ttl_ms,
+            _ => validity.ttl_ms.max(request.ttl_ms),
+        };
+        state.ttl_ms = state.ttl_ms.max(longest_ms);
         state.lock_delay_ms = state.lock_delay_ms.max(request.lock_delay_ms);
         let limits = [state.max_hold_ms, request.max_hold_ms];
         state.max_hold_ms = limits.into_iter().flatten().min();

@@ -355,7 +355,9 @@ mod tests {
         super::test_history::{LOCK, TTL_MS, TestHistory},
         *,
     };
-    use crate::history::CallRequest;
+    use leasehold_server::lock::EXCLUSIVE_WEIGHT;
+
+    use crate::history::{CallRequest, GrantedLock, LockRequest, LossReason, Validity};
 
     const GRANT_DELAY_MS: u64 = GRANT_DELAY_US / 1_000;
     /// Time after which a lease of a client that has stopped has ended in the store.
@@ -381,6 +383,45 @@ mod tests {
         let due_ms = 1_000 + EXPIRY_MS + GRANT_DELAY_MS;
         assert_eq!(granted_at(due_ms), []);
         assert_eq!(granted_at(due_ms + 1), [Rule::HolderReplaced]);
+    }
+
+    /// One of several locks has reached its `max_hold`.
+    #[test]
+    fn a_lock_of_several_is_free_at_its_own_expiry() {
+        let granted_at = |at_ms, locks: &[&str]| {
+            let requested = locks.iter().map(|lock| LockRequest {
+                lock: (*lock).to_owned(),
+                weight: EXCLUSIVE_WEIGHT,
+                limit: EXCLUSIVE_WEIGHT,
+            });
+            let granted = locks.iter().map(|lock| GrantedLock {
+                lock: (*lock).to_owned(),
+                token: 5,
+                weight: EXCLUSIVE_WEIGHT,
+                limit: EXCLUSIVE_WEIGHT,
+            });
+            let granted = EventKind::Granted {
+                attempt: 1,
+                lease: "1".to_owned(),
+                locks: granted.collect(),
+                validity: Validity {
+                    sent_at_us: 0,
+                    ttl_ms: 400,
+                    until_us: 400_000,
+                },
+            };
+            let history = TestHistory::default()
+                .invoke_with(0, 1, |request| request.locks = requested.collect())
+                .event(1, 1, granted)
+                .invoke_with(2, 2, waits)
+                .queue(3, 2)
+                .lose(1_000, 1, LossReason::MaxHold);
+            history.grant(at_ms, 2, 6, at_ms).violated()
+        };
+        let due_ms = 1_000 + EXPIRY_MS + GRANT_DELAY_MS;
+        assert_eq!(granted_at(due_ms, &["w", LOCK]), []);
+        assert_eq!(granted_at(due_ms + 1, &["w", LOCK]), [Rule::HolderReplaced]);
+        assert_eq!(granted_at(due_ms, &[LOCK]), [Rule::HolderReplaced]);
     }
 
     #[test]
