@@ -239,7 +239,9 @@ impl CountTask {
                     cursor = next;
                 }
                 Listed::Stale => return Err("the store was replaced during the count".to_owned()),
-                Listed::Missing { server } => return Err(format!("{server} does not answer")),
+                Listed::Missing { server, reason } => {
+                    return Err(format!("{server} does not answer: {reason}"));
+                }
             }
             if cursor.is_none() {
                 return Ok(());

@@ -192,7 +192,7 @@ async fn step(
             Ok((listed.collect(), next))
         }
         Listed::Stale => Err(stale_token()),
-        Listed::Missing { server } => Err(RequestError::no_answer(&server)),
+        Listed::Missing { server, reason } => Err(RequestError::no_answer(&server, &reason)),
     }
 }
 

@@ -59,10 +59,10 @@ impl RequestError {
     }
 
     /// Creates the error of an operation for which a server of the store does not answer.
-    pub fn no_answer(server: &str) -> Self {
+    pub fn no_answer(server: &str, reason: &str) -> Self {
         let error = LockError::StoreUnavailable;
         Self::Failed {
-            message: format!("{error} ({server} does not answer); repeat the call"),
+            message: format!("{error} ({server} does not answer: {reason}); repeat the call"),
             lock: None,
             error,
         }

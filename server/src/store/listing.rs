@@ -19,6 +19,8 @@ pub enum Listed {
     Missing {
         /// Description of the part that does not answer.
         server: String,
+        /// Description of the failure.
+        reason: String,
     },
 }
 

@@ -97,8 +97,8 @@ pub(super) async fn list_step(
         listed.map_err(timeout_error).and_then(|listed| listed),
         server.name,
     ) {
-        (Err(StoreError::Unavailable(_) | StoreError::NotExecuted(_)), Some(server)) => {
-            Ok(Listed::Missing { server })
+        (Err(StoreError::Unavailable(reason) | StoreError::NotExecuted(reason)), Some(server)) => {
+            Ok(Listed::Missing { server, reason })
         }
         (listed, _) => listed,
     }
