@@ -1,6 +1,6 @@
 //! Lists of locks: what they contain, their filters and their cursors.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use futures::{
     future::join_all,
@@ -10,6 +10,7 @@ use leasehold_server::{
     lock::{AcquireCommand, Filter, LockKey, LockState, Namespace, expiry_ms},
     store::{Cursor, Listed, Scan, Store},
 };
+use tokio::time::{Instant, sleep};
 
 use crate::{
     scale::scaled_count,
@@ -21,19 +22,29 @@ const NAMES: [&str; 14] = [
     "*", "?", "[a]", "[", "]", "\\", "\\*", "{a}", "}{", "%7B", "a:b", "订单/7", "naïve", "a b",
 ];
 const CONCURRENT_CALLS: usize = 16;
+/// Longest time for which a server of a store may not answer, because the machine is busy.
+const SILENCE_LIMIT: Duration = Duration::from_secs(10);
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
-/// Lists all matching locks, with at most `most` locks in each step.
+/// Lists all matching locks, with at most `page_size` locks in each step. Repeats a step for which a
+/// server did not answer, as callers do.
 pub async fn list_all(
     store: &dyn Store,
     filter: &Filter,
     page_size: usize,
 ) -> Vec<(LockKey, LockState)> {
     let (mut all, mut from) = (Vec::new(), None);
+    let mut answered_at = Instant::now();
     loop {
-        let step = store.list(filter, from.as_ref(), page_size).await;
-        let Ok(Listed::Step { locks, next }) = step else {
-            panic!("{step:?} instead of locks");
+        let (locks, next) = match store.list(filter, from.as_ref(), page_size).await {
+            Ok(Listed::Step { locks, next }) => (locks, next),
+            Ok(Listed::Missing { .. }) if answered_at.elapsed() < SILENCE_LIMIT => {
+                sleep(RETRY_PAUSE).await;
+                continue;
+            }
+            step => panic!("{step:?} instead of locks"),
         };
+        answered_at = Instant::now();
         assert!(
             locks.len() <= page_size,
             "{} instead of {page_size}",
