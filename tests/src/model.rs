@@ -14,6 +14,7 @@ pub mod keys;
 mod operator;
 pub mod properties;
 pub mod random;
+pub mod recovery;
 pub mod redlock;
 pub mod scripts;
 pub mod shrink;
