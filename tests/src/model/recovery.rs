@@ -6,9 +6,14 @@
 //! The model has one lock. A step of its time stands for a second or more.
 
 mod action;
+mod data;
 pub mod limit;
+mod world;
 
-pub use self::action::{RecoveryAction, Source};
+pub use self::{
+    action::{RecoveryAction, Source},
+    world::{Deployment, RecoveryWorld},
+};
 
 /// Number of brokers.
 pub const BROKERS: usize = 3;
