@@ -67,12 +67,12 @@ soak: export LEASEHOLD_TEST_SCALE = 1
 soak: setup ## Run all tests in full, in the release profile
 	scripts/run_tests.py --release
 
-model: ## Run one seed (SEED) of the model of clients and an adversary (STORE: memory, redlock), and print its history
+model: ## Run one seed (SEED) of the model of clients and an adversary (STORE: memory, redlock, recovery), and print its history
 	cargo run --quiet --locked -p leasehold-tests --bin model -- --store "$(or $(STORE),memory)" --seed "$(SEED)"
 
 soak-model: setup ## Run the model at random and exhaustively for an hour and a quarter, then plant faults and find them; resumes
 	cargo build --locked -p leasehold-tests --bin model
-	for store in memory node cluster redlock redlock-scripts; do \
+	for store in memory node cluster redlock redlock-scripts recovery; do \
 		"$${CARGO_TARGET_DIR:-target}/debug/model" --store "$$store" --progress "$${CARGO_TARGET_DIR:-target}/model-$$store"; \
 	done
 	for locks in 1 2; do \

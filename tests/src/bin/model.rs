@@ -18,6 +18,7 @@ use leasehold_tests::{
     model::{
         exhaustive::{LEVELS, Search, state::PathBounds},
         random::{RandomWalk, Walk},
+        recovery::random::RecoveryWalk,
         redlock::{NODES, random::RedlockWalk},
         scripts::{ScriptReplay, StoreForm},
         shrink::shrink,
@@ -69,6 +70,8 @@ enum Store {
     Redlock,
     /// The scripts, as the nodes of a RedLock store
     RedlockScripts,
+    /// The limit of spans, and the time without grants after a loss of data
+    Recovery,
 }
 
 impl fmt::Display for Store {
@@ -79,6 +82,7 @@ impl fmt::Display for Store {
             Self::Cluster => "cluster",
             Self::Redlock => "redlock",
             Self::RedlockScripts => "redlock-scripts",
+            Self::Recovery => "recovery",
         })
     }
 }
@@ -90,7 +94,7 @@ fn main() -> ExitCode {
     }
     let replay = |form| ScriptReplay::new(own_redis(), form, str::to_owned);
     let replays = match args.store {
-        Store::Memory | Store::Redlock => Vec::new(),
+        Store::Memory | Store::Redlock | Store::Recovery => Vec::new(),
         Store::Node => vec![replay(StoreForm::Node)],
         Store::Cluster => vec![replay(StoreForm::Cluster)],
         Store::RedlockScripts => (0..NODES).map(|_| replay(StoreForm::Node)).collect(),
@@ -103,6 +107,7 @@ fn main() -> ExitCode {
     match args.store {
         Store::Memory | Store::Node | Store::Cluster => run.start::<RandomWalk>(&args),
         Store::Redlock | Store::RedlockScripts => run.start::<RedlockWalk>(&args),
+        Store::Recovery => run.start::<RecoveryWalk>(&args),
     }
 }
 

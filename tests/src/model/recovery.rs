@@ -8,6 +8,7 @@
 mod action;
 mod data;
 pub mod limit;
+pub mod random;
 mod world;
 
 pub use self::{

@@ -5,7 +5,7 @@ use super::{
     limit::{CHANGE, LimitRecord, Rules, SpanLimit},
 };
 
-/// What a master has stored, and what its copies contain. Times are those of the master's clock.
+/// Data of a master and of its copies. Times are those of the master's clock.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Data {
     pub(super) era: Option<Era>,
@@ -31,7 +31,7 @@ pub(super) struct Holder {
     pub(super) expires: i64,
 }
 
-/// What the writer of an era knows.
+/// Inputs of a broker that writes an era.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Writer {
     /// The broker's record of the limit, if it is not too old.
@@ -55,7 +55,7 @@ impl Data {
         let is_stamped = !(has_replaced_a_master && needs_one_clock)
             && (now - self.stamp <= TRUSTED.cast_signed() || !rules.has(Rule::StampsExpire));
         let stamped = copied.filter(|_| is_stamped);
-        let record = copied.and_then(|_| record);
+        let record = copied.and(record);
         let recorded = record.or_else(|| stamped.map(|limit| limit.record(self.stamp, rules)));
         let recorded = match (recorded, copied) {
             (None, Some(limit)) if !rules.has(Rule::ConfiguredWithoutRecord) => {

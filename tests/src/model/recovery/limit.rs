@@ -13,7 +13,7 @@ pub struct SpanLimit {
     pub at: i64,
 }
 
-/// What a broker or a copy has recorded about a limit.
+/// Record of a limit, at a broker or in a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LimitRecord {
     /// The limit that counts for a recovery.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use leasehold_tests::{
     model::{
         random::{RandomWalk, Walk},
+        recovery::random::RecoveryWalk,
         redlock::random::RedlockWalk,
         shrink::shrink,
     },
@@ -16,6 +17,9 @@ const HISTORIES: usize = 70_000;
 /// Number of histories of a RedLock store at full scale.
 const REDLOCK_HISTORIES: usize = 20_000;
 
+/// Number of histories of a store that loses data at full scale.
+const RECOVERY_HISTORIES: usize = 250_000;
+
 /// Always the same histories, so that the result depends on the code only: `make soak-model` has
 /// more of them.
 #[test]
@@ -26,6 +30,11 @@ fn no_history_violates_a_property() {
 #[test]
 fn no_history_of_redlock_violates_a_property() {
     run::<RedlockWalk>("redlock", REDLOCK_HISTORIES);
+}
+
+#[test]
+fn no_history_of_a_recovery_has_two_holders() {
+    run::<RecoveryWalk>("recovery", RECOVERY_HISTORIES);
 }
 
 fn run<W: Walk>(store: &str, histories: usize) {
