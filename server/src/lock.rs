@@ -80,6 +80,15 @@ pub const RELEASE_SUBSCRIBERS_MAX: usize = 64;
 /// [`EXPIRY_MARGIN_MS`].
 pub const EXPIRY_DIVISOR: u64 = 5;
 pub const EXPIRY_MARGIN_MS: u64 = 250;
+/// Span that every lease may have, whatever the limit of spans is: that of a lease with a ttl of 10 s
+/// and without a lock_delay.
+pub const SPAN_MIN_MS: u64 = expiry_ms(10_000);
+/// Validity below which the limit of spans does not cut a ttl. If this does not fit, the command is
+/// rejected.
+pub const CUT_TTL_MIN_MS: u64 = 1_000;
+/// Time after which to repeat a command that the limit of spans has rejected, if no change of the
+/// limit is pending.
+pub const SPAN_RETRY_MS: u64 = 1_000;
 /// Number of heartbeats per ttl.
 const HEARTBEATS_PER_TTL: u64 = 3;
 /// Deadline of a store command, counted from its sending. The store rejects commands that arrive
@@ -94,6 +103,28 @@ pub const fn expiry_ms(ttl_ms: u64) -> u64 {
     ttl_ms
         .saturating_add(ttl_ms / EXPIRY_DIVISOR)
         .saturating_add(EXPIRY_MARGIN_MS)
+}
+
+/// Returns the span of a lease: the time for which the lease can block its lock after a grant or
+/// renewal with this ttl.
+pub const fn span_ms(ttl_ms: u64, lock_delay_ms: u64) -> u64 {
+    expiry_ms(ttl_ms).saturating_add(lock_delay_ms)
+}
+
+/// Returns the longest ttl with a span of at most `limit_ms`, or `None` if no ttl has one.
+pub fn longest_ttl_ms(limit_ms: u64, lock_delay_ms: u64) -> Option<u64> {
+    let rest_ms = limit_ms
+        .checked_sub(lock_delay_ms)?
+        .checked_sub(EXPIRY_MARGIN_MS)?;
+    // The last of every six milliseconds is the expiry of no ttl.
+    let period = EXPIRY_DIVISOR + 1;
+    Some(rest_ms / period * EXPIRY_DIVISOR + (rest_ms % period).min(EXPIRY_DIVISOR - 1))
+}
+
+/// Returns the validity to which a limit of spans cuts a ttl, at least [`CUT_TTL_MIN_MS`] of it.
+pub fn cut_ttl_ms(ttl_ms: u64, lock_delay_ms: u64, limit_ms: u64) -> u64 {
+    let longest_ms = longest_ttl_ms(limit_ms, lock_delay_ms).unwrap_or(0);
+    ttl_ms.min(longest_ms.max(CUT_TTL_MIN_MS))
 }
 
 /// The validity of a lease in milliseconds, within the bounds of [`Limits`].
@@ -336,4 +367,31 @@ impl LockState {
 
 fn remaining_ms(closure: Option<&ActiveClosure>) -> u64 {
     closure.map_or(0, |closure| closure.remaining_ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_ttl_is_the_inverse_of_the_span() {
+        for (limit_ms, lock_delay_ms) in (0..10_000).flat_map(|ms| [(ms, 0), (ms, 1), (ms, 777)]) {
+            let fits = |ttl_ms| span_ms(ttl_ms, lock_delay_ms) <= limit_ms;
+            let case = format!("{limit_ms} {lock_delay_ms}");
+            match longest_ttl_ms(limit_ms, lock_delay_ms) {
+                Some(ttl_ms) => assert!(fits(ttl_ms) && !fits(ttl_ms + 1), "{case}"),
+                None => assert!(!fits(0), "{case}"),
+            }
+        }
+        assert_eq!(longest_ttl_ms(SPAN_MIN_MS, 0), Some(10_000));
+        assert!(longest_ttl_ms(u64::MAX, 0).is_some());
+    }
+
+    #[test]
+    fn a_ttl_is_cut_to_the_limit_but_not_below_a_second() {
+        assert_eq!(cut_ttl_ms(60_000, 2_250, SPAN_MIN_MS), 8_125);
+        assert_eq!(cut_ttl_ms(8_000, 2_250, SPAN_MIN_MS), 8_000);
+        assert_eq!(cut_ttl_ms(60_000, 12_000, SPAN_MIN_MS), 1_000);
+        assert_eq!(cut_ttl_ms(700, 60_000, SPAN_MIN_MS), 700);
+    }
 }
