@@ -242,6 +242,12 @@ pub enum Rejected {
         /// Time until grants resume.
         retry_after_ms: u64,
     },
+    /// The lock_delay of the lease leaves no room for a validity under the limit of spans.
+    #[error("the lock_delay is too long for another {retry_after_ms} ms")]
+    SpanLimit {
+        /// Time until the limit changes, or after which to retry.
+        retry_after_ms: u64,
+    },
 }
 
 /// An event that a store sends to a broker without a request.

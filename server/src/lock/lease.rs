@@ -17,6 +17,8 @@ pub struct Grant {
     pub queue_length: u32,
     /// The `disconnect_grace` with which the lease was acquired.
     pub disconnect_grace_ms: Option<u64>,
+    /// Span that the lease requests: that of the whole ttl, even if `ttl` is shorter.
+    pub span_ms: u64,
 }
 
 /// One lock of a lease, as identified in store commands.

@@ -33,7 +33,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use self::{
-    context::{Bounds, Context, Grants},
+    context::{Bounds, Context, Grants, SpanLimit},
     record::Record,
 };
 use super::{
@@ -58,6 +58,7 @@ type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
 pub struct Memory {
     clock: Clock,
     no_grants_before_ms: AtomicU64,
+    span_limit: Mutex<SpanLimit>,
     key: DeploymentKey,
     state: Mutex<State>,
 }
@@ -115,6 +116,7 @@ impl Memory {
         Arc::new(Self {
             clock: Box::new(clock),
             no_grants_before_ms: AtomicU64::new(0),
+            span_limit: Mutex::new(SpanLimit::None),
             key,
             state: Mutex::default(),
         })
@@ -130,6 +132,11 @@ impl Memory {
     pub fn restore(&self, saved: SavedRecords, quarantine: Duration) {
         self.state.lock().records = saved.0;
         self.grant_nothing_for(quarantine);
+    }
+
+    /// Sets the limit of the spans of leases.
+    pub fn limit_spans(&self, limit: SpanLimit) {
+        *self.span_limit.lock() = limit;
     }
 
     fn grant_nothing_for(&self, quarantine: Duration) {
@@ -206,6 +213,7 @@ impl MemoryStore {
             broker: self.broker,
             not_after_ms: u64::MAX,
             grants: Grants::NotBefore(self.memory.no_grants_before_ms()),
+            span_limit: *self.memory.span_limit.lock(),
             bounds: Bounds::default(),
         }
     }
@@ -407,7 +415,9 @@ impl Drop for MemoryStore {
 impl From<Rejected> for StoreError {
     fn from(rejected: Rejected) -> Self {
         match rejected {
-            Rejected::Recovering { retry_after_ms } => Self::Recovering { retry_after_ms },
+            Rejected::Recovering { retry_after_ms } | Rejected::SpanLimit { retry_after_ms } => {
+                Self::Recovering { retry_after_ms }
+            }
             Rejected::DeadlinePassed | Rejected::NoEra => Self::NotExecuted(rejected.to_string()),
         }
     }

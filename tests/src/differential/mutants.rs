@@ -110,8 +110,8 @@ pub const MUTANTS: [Mutant; 115] = [
     ),
     mutant(
         "a renewal shortens",
-        "math.max(h.expires, now + expiry(validity))",
-        "now + expiry(validity)",
+        "math.max(h.expires, now + expiry(effective_ttl(h)))",
+        "now + expiry(effective_ttl(h))",
     ),
     mutant(
         "late commands are executed",
@@ -210,8 +210,8 @@ pub const MUTANTS: [Mutant; 115] = [
     ),
     mutant(
         "max_hold is forgotten",
-        "if max_hold == 0 then return h.ttl end",
-        "if true then return h.ttl end",
+        "if max_hold == 0 then return ttl end",
+        "if true then return ttl end",
     ),
     mutant(
         "a lock_delay counts from its notice",

@@ -71,7 +71,7 @@ impl OutcomeCounts {
                 answer,
                 StoreReply::Touch(_) | StoreReply::Check(_) | StoreReply::SetClosure(_)
             ),
-            Some(Rejected::Recovering { .. }) | None => {
+            Some(Rejected::Recovering { .. } | Rejected::SpanLimit { .. }) | None => {
                 matches!(answer, StoreReply::Get(_) | StoreReply::Check(_))
             }
         };
@@ -142,6 +142,13 @@ impl OutcomeCounts {
                     "vote: recovering"
                 }
                 Rejected::Recovering { .. } => "recovering",
+                Rejected::SpanLimit { .. } if matches!(answer, StoreReply::Renew(_)) => {
+                    "renew: over the limit of spans"
+                }
+                Rejected::SpanLimit { .. } if matches!(answer, StoreReply::Vote(_)) => {
+                    "vote: over the limit of spans"
+                }
+                Rejected::SpanLimit { .. } => "acquire: over the limit of spans",
             });
         }
         self.count_if(answer.hand_offs().len() > 1, "several hand-offs at once");
@@ -304,6 +311,9 @@ impl OutcomeCounts {
         );
         self.increment(match reply {
             Acquired::Granted(grant) if grant.hold_count > 1 => "acquire: entered",
+            Acquired::Granted(grant) if is_cut(acquire, grant) => {
+                "acquire: cut to the limit of spans"
+            }
             Acquired::Granted(_) if held => "acquire: held already",
             Acquired::Granted(grant) if watch.is_provisional(grant.fencing_token) => {
                 "acquire: claimed"
@@ -436,6 +446,11 @@ impl SequenceState {
         let waits = |request: &String| after.waiters.iter().any(|w| w.owner.id == *request);
         self.provisional.retain(|(request, _, _)| waits(request));
     }
+}
+
+/// Returns true if the limit of spans has cut the validity of a new grant.
+fn is_cut(acquire: &AcquireCommand, grant: &Grant) -> bool {
+    grant.ttl < acquire.options.effective_ttl(acquire.ttl) && acquire.options.max_hold_ms.is_none()
 }
 
 /// Returns true if a holder holds the lock in a weaker mode than before.

@@ -10,7 +10,7 @@ use leasehold_server::{
         Acquired, Cancelled, Checked, HandOff, LeaseReply, LimitSet, Outcome, Rejected, Released,
         Revoked, Touched, Vote, VoteReply,
         memory::{
-            context::{Bounds, Context, Grants},
+            context::{Bounds, Context, Grants, SpanLimit},
             record::Record,
         },
     },
@@ -246,6 +246,10 @@ impl Step {
                 Era::Verified => Grants::NotBefore(0),
                 Era::Recovering => Grants::NotBefore(RECOVERED_MS),
                 Era::Other | Era::Absent => Grants::Never,
+            },
+            span_limit: match self.era {
+                Era::Absent => SpanLimit::Min,
+                Era::Verified | Era::Recovering | Era::Other => SpanLimit::None,
             },
             bounds: LOW_BOUNDS,
         };

@@ -4,7 +4,7 @@ use leasehold_server::{
     lock::BrokerId,
     store::{
         memory::{
-            context::{Bounds, Context, Grants},
+            context::{Bounds, Context, Grants, SpanLimit},
             record::Record,
         },
         redis::era::EraBounds,
@@ -128,6 +128,7 @@ impl ModelStore {
                 true => Grants::NotBefore(no_grants_before_ms),
                 false => Grants::Never,
             },
+            span_limit: SpanLimit::None,
             bounds,
         };
         let record = &mut records[usize::from(step.lock)];

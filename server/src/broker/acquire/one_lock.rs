@@ -12,7 +12,7 @@ use crate::{
     broker::waiters::{Registration, Signal},
     lock::{
         AcquireCommand, CONTENTION_HOLDERS_MAX, Contention, ExpectedAttachment, FencingToken,
-        Grant, LeaseBinding, LeaseRef, LockError, Mode, Ttl,
+        Grant, LeaseBinding, LeaseRef, LockError, Mode, Ttl, span_ms,
     },
     metrics::AcquireTimer,
     store::{Acquired, Cancelled, LeaseRejection, Renewal, StoreError},
@@ -366,6 +366,10 @@ impl LockAcquisition<'_> {
             hold_count: 1,
             queue_length: 0,
             disconnect_grace_ms: self.acquire.options.disconnect_grace_ms,
+            span_ms: span_ms(
+                self.acquire.ttl.as_millis(),
+                self.acquire.options.lock_delay_ms,
+            ),
         }
     }
 }

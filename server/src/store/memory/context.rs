@@ -3,8 +3,8 @@
 
 use crate::{
     lock::{
-        ATTEMPTS_MAX, BrokerId, ENTRIES_MAX, EXPIRED_MAX, HOLDERS_MAX, RELEASED_MAX,
-        TOMBSTONES_MAX, WAITERS_MAX,
+        ATTEMPTS_MAX, BrokerId, CUT_TTL_MIN_MS, ENTRIES_MAX, EXPIRED_MAX, HOLDERS_MAX,
+        RELEASED_MAX, SPAN_MIN_MS, SPAN_RETRY_MS, TOMBSTONES_MAX, WAITERS_MAX, cut_ttl_ms, span_ms,
     },
     store::Rejected,
 };
@@ -20,6 +20,7 @@ pub struct Context {
     pub not_after_ms: u64,
     /// Permission of the era to grant locks.
     pub grants: Grants,
+    pub span_limit: SpanLimit,
     pub bounds: Bounds,
 }
 
@@ -53,6 +54,47 @@ pub enum Grants {
     NotBefore(u64),
     /// No grants at all, because the era is not the one that the broker verified.
     Never,
+}
+
+/// Limit of the spans of leases ([`span_ms`]): no grant and no renewal may have a longer span.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SpanLimit {
+    /// No limit.
+    None,
+    /// [`SPAN_MIN_MS`], because the store has no era.
+    Min,
+    /// A limit that changes at a time, or has changed then.
+    Changing {
+        before_ms: u64,
+        after_ms: u64,
+        /// Time of the change, in milliseconds since 1970.
+        at_ms: u64,
+    },
+}
+
+impl SpanLimit {
+    /// Returns the usable limit, which is at least [`SPAN_MIN_MS`]. While a change is pending both
+    /// limits apply. `None` if there is no limit.
+    pub fn usable_ms(self, now_ms: u64) -> Option<u64> {
+        let limit_ms = match self {
+            Self::None => return None,
+            Self::Min => SPAN_MIN_MS,
+            Self::Changing {
+                before_ms,
+                after_ms,
+                at_ms,
+            } if now_ms < at_ms => before_ms.min(after_ms),
+            Self::Changing { after_ms, .. } => after_ms,
+        };
+        Some(limit_ms.max(SPAN_MIN_MS))
+    }
+
+    fn retry_after_ms(self, now_ms: u64) -> u64 {
+        match self {
+            Self::Changing { at_ms, .. } if now_ms < at_ms => at_ms - now_ms,
+            Self::None | Self::Min | Self::Changing { .. } => SPAN_RETRY_MS,
+        }
+    }
 }
 
 impl Default for Bounds {
@@ -100,6 +142,23 @@ impl Context {
         match self.grants {
             Grants::Never => Err(Rejected::NoEra),
             Grants::NotBefore(_) => Ok(()),
+        }
+    }
+
+    /// Returns the ttl, cut by the limit of spans, but not below [`CUT_TTL_MIN_MS`].
+    pub(super) fn cut_ttl_ms(&self, ttl_ms: u64, lock_delay_ms: u64) -> u64 {
+        let limit_ms = self.span_limit.usable_ms(self.now()).unwrap_or(u64::MAX);
+        cut_ttl_ms(ttl_ms, lock_delay_ms, limit_ms)
+    }
+
+    /// Rejects a grant or renewal if even a ttl cut to [`CUT_TTL_MIN_MS`] has a span over the limit.
+    pub(super) fn check_span(&self, ttl_ms: u64, lock_delay_ms: u64) -> Result<(), Rejected> {
+        let least_ms = span_ms(ttl_ms.min(CUT_TTL_MIN_MS), lock_delay_ms);
+        match self.span_limit.usable_ms(self.now()) {
+            Some(limit_ms) if least_ms > limit_ms => Err(Rejected::SpanLimit {
+                retry_after_ms: self.span_limit.retry_after_ms(self.now()),
+            }),
+            Some(_) | None => Ok(()),
         }
     }
 

@@ -17,7 +17,7 @@ pub(super) struct GrantRound {
     /// True if the next waiter was not granted the lock, so that new requests must queue behind it.
     pub(super) is_blocked: bool,
     /// True if a waiter of this broker was skipped and must repeat its request: its lease holds the
-    /// lock, or it needs more than the limit.
+    /// lock, or it needs more than the limit or a longer span than allowed.
     pub(super) must_repeat: bool,
 }
 
@@ -108,7 +108,8 @@ impl Record {
         let validity = waiter
             .options
             .effective_ttl(Ttl::from_stored(waiter.ttl_ms));
-        let expiry = expiry_ms(validity.as_millis());
+        let validity_ms = context.cut_ttl_ms(validity.as_millis(), waiter.options.lock_delay_ms);
+        let expiry = expiry_ms(validity_ms);
         self.last_fencing_token = fencing_token.get();
         self.closure = None;
         let held = HolderSlot {

@@ -2,9 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::{entry::Entry, queue::Queue};
-use crate::lock::{
-    Attachment, FencingToken, LeaseId, LeaseOptions, LeaseRef, Owner, RequestHash, Ttl, expiry_ms,
+use super::{context::Context, entry::Entry, queue::Queue};
+use crate::{
+    lock::{
+        Attachment, FencingToken, LeaseId, LeaseOptions, LeaseRef, Owner, RequestHash, Ttl,
+        expiry_ms,
+    },
+    store::Rejected,
 };
 
 /// A holder: its lease, its entries and its expiry.
@@ -71,14 +75,21 @@ impl HolderSlot {
         self.entries.iter().find(|entry| entry.request == request)
     }
 
-    /// Returns the validity to report, limited by `max_hold`. Returns `None` if `max_hold` has been
-    /// reached.
-    pub(super) fn validity(&self, now: u64) -> Option<Ttl> {
+    /// Returns the validity to report, limited by `max_hold` and by the limit of spans. Returns
+    /// `None` if `max_hold` has been reached.
+    pub(super) fn validity(&self, context: &Context) -> Option<Ttl> {
         let remaining_ms = match self.options.max_hold_ms {
             None => u64::MAX,
-            Some(max_hold_ms) => (self.acquired_ms + max_hold_ms).saturating_sub(now),
+            Some(max_hold_ms) => (self.acquired_ms + max_hold_ms).saturating_sub(context.now()),
         };
-        (remaining_ms > 0).then(|| Ttl::from_stored(self.ttl_ms.min(remaining_ms)))
+        let ttl_ms = context.cut_ttl_ms(self.ttl_ms, self.options.lock_delay_ms);
+        (remaining_ms > 0).then(|| Ttl::from_stored(ttl_ms.min(remaining_ms)))
+    }
+
+    /// Rejects a renewal, with another ttl if there is one, whose span is over the limit.
+    pub(super) fn check_span(&self, context: &Context, ttl: Option<Ttl>) -> Result<(), Rejected> {
+        let ttl_ms = ttl.map_or(self.ttl_ms, Ttl::as_millis);
+        context.check_span(ttl_ms, self.options.lock_delay_ms)
     }
 }
 
@@ -201,18 +212,19 @@ impl Holders {
         &mut self,
         lease_id: LeaseId,
         queue: &mut Queue,
-        now: u64,
+        context: &Context,
         ttl: Option<Ttl>,
     ) -> Option<Ttl> {
         let is_only_holder = self.len() == 1;
         let held = self.slots[*self.leases.get(&lease_id)?].as_mut()?;
-        held.validity(now)?;
+        held.validity(context)?;
         if let Some(sequence) = held.queue_sequence.take() {
             queue.remove_at(sequence);
         }
         held.ttl_ms = ttl.map_or(held.ttl_ms, Ttl::as_millis);
-        let validity = held.validity(now)?;
-        held.expires_ms = held.expires_ms.max(now + expiry_ms(validity.as_millis()));
+        let validity = held.validity(context)?;
+        let expires_ms = context.now() + expiry_ms(validity.as_millis());
+        held.expires_ms = held.expires_ms.max(expires_ms);
         self.latest_ms = self.latest_ms.max(held.expires_ms);
         if is_only_holder {
             self.earliest_ms = held.expires_ms;

@@ -74,7 +74,7 @@ pub(super) struct SkippedWaiters {
     /// Waiters that were removed from the queue.
     pub(super) removed: Vec<Waiter>,
     /// True if a skipped waiter of this broker must repeat its request: its lease holds the lock, or
-    /// it needs more than the limit.
+    /// it needs more than the limit or a longer span than allowed.
     pub(super) must_repeat: bool,
 }
 
@@ -270,7 +270,9 @@ impl Queue {
                 .touches
                 .live(&brokers, this_broker, now, waiter.lapsed_at_ms)
             {
-                if weight > limit || holds(waiter.lease_id) {
+                let (ttl_ms, lock_delay_ms) = (waiter.ttl_ms, waiter.options.lock_delay_ms);
+                let can_fit = weight <= limit && context.check_span(ttl_ms, lock_delay_ms).is_ok();
+                if !can_fit || holds(waiter.lease_id) {
                     passed.must_repeat |= broker == this_broker;
                     continue;
                 }

@@ -18,6 +18,7 @@ use crate::{
     lock::{
         AcquireCommand, Attachment, AttemptId, BrokerId, Closure, ExpectedAttachment, Grant,
         IDLE_RECORD_TTL_MS, LeaseBinding, LeaseId, LeaseRef, Mode, ReleaseScope, RequestHash, Ttl,
+        span_ms,
     },
     store::{
         Acquired, Cancelled, ChangeKind, HandOff, LeaseEndEvent, LeaseRejection, LeaseReply,
@@ -88,7 +89,6 @@ impl Record {
         acquire: &AcquireCommand,
         vote: Option<&Vote>,
     ) -> Result<Option<Outcome<Acquired>>, Rejected> {
-        let now = context.now();
         let reply = |reply| Ok(Some(Outcome::reply_only(reply)));
         if let Some(held) = self.holders.by_request(acquire.request) {
             self.expire_lease(context, held.lease_id);
@@ -97,7 +97,8 @@ impl Record {
             self.cancel_hand_off(acquire.request);
         }
         if let Some(held) = self.holders.by_request(acquire.request) {
-            let (lease_id, has_ended) = (held.lease_id, held.validity(now).is_none());
+            let (lease_id, has_ended) = (held.lease_id, held.validity(context).is_none());
+            let span = held.check_span(context, None);
             let attachment = Attachment::supersede(held.stream, acquire.stream);
             let entry = self.holders.entry(acquire.request);
             let Some(entry) = entry.filter(|entry| {
@@ -112,6 +113,7 @@ impl Record {
                 return reply(Acquired::Ended);
             }
             context.check_era()?;
+            span?;
             entry
                 .attempts
                 .add(acquire.attempt, context.broker, context.bounds.attempts_max);
@@ -119,7 +121,7 @@ impl Record {
             if let Some(vote) = vote {
                 self.raise_token(context, acquire.request, vote);
             }
-            let extended = self.extend(lease_id, now, None);
+            let extended = self.extend(context, lease_id, None);
             let reply = extended.map_or(Acquired::Ended, Acquired::Granted);
             return Ok(Some(Outcome {
                 moved,
@@ -151,6 +153,7 @@ impl Record {
             if acquire.mode.weight() > self.limit {
                 return Ok(Some(self.reject_waiting(context, acquire)));
             }
+            context.check_span(acquire.ttl.as_millis(), acquire.options.lock_delay_ms)?;
             if acquire.wait_ms > 0 {
                 if !self.queue.add_attempt(acquire, attachment, context) {
                     return reply(Acquired::TooManyAttempts);
@@ -174,7 +177,6 @@ impl Record {
         via: ExpectedAttachment,
     ) -> Result<LeaseReply<Grant>, Rejected> {
         context.check_deadline()?;
-        let now = context.now();
         self.expire(context);
         self.expire_lease(context, lease.lease_id);
         let is_claim = self.is_provisional(lease.lease_id);
@@ -182,7 +184,11 @@ impl Record {
             if self.is_on_other_stream(lease, via) {
                 return Ok(Err(LeaseRejection::Elsewhere));
             }
-            let extended = self.extend(lease.lease_id, now, ttl);
+            let held = self.holders.by_lease(lease.lease_id);
+            if let Some(held) = held.filter(|held| held.validity(context).is_some()) {
+                held.check_span(context, ttl)?;
+            }
+            let extended = self.extend(context, lease.lease_id, ttl);
             return Ok(extended.ok_or_else(|| self.hold_limit_rejection(lease.lease_id)));
         }
         Ok(Err(self.ended(lease, context)))
@@ -379,23 +385,27 @@ impl Record {
         acquire: &AcquireCommand,
     ) -> Result<Outcome<Acquired>, Rejected> {
         let now = context.now();
-        let mut advanced = GrantRound {
-            hand_offs: Vec::new(),
-            is_blocked: true,
-            must_repeat: false,
-        };
-        match context.check_era() {
-            Ok(()) => advanced = self.grant_waiters(context),
-            Err(Rejected::Recovering { .. }) if acquire.rejoin && acquire.wait_ms > 0 => {}
+        let may_grant = match context.check_era() {
+            Ok(()) => true,
+            Err(Rejected::Recovering { .. }) if acquire.rejoin && acquire.wait_ms > 0 => false,
             Err(rejected) => return Err(rejected),
-        }
+        };
+        context.check_span(acquire.ttl.as_millis(), acquire.options.lock_delay_ms)?;
+        let mut advanced = match may_grant {
+            true => self.grant_waiters(context),
+            false => GrantRound {
+                hand_offs: Vec::new(),
+                is_blocked: true,
+                must_repeat: false,
+            },
+        };
         // Another request of the same lease has an unclaimed hand-off.
         advanced.is_blocked |= self.holders.by_lease(acquire.lease_id).is_some();
         let reply = match self.check_limit(acquire) {
             Err(mismatch) => mismatch,
             Ok(()) if !advanced.is_blocked && self.fits(context, acquire.mode.weight()) => {
                 self.grant(context, Waiter::new(context, acquire, now), None);
-                self.granted(acquire, now)
+                self.granted(context, acquire)
             }
             Ok(()) if acquire.wait_ms > 0 && self.queue.len() >= context.bounds.waiters_max => {
                 Acquired::QueueFull
@@ -425,7 +435,7 @@ impl Record {
         let hand_offs = self.grant_waiters(context).hand_offs;
         let holder = self.holders.by_request(acquire.request);
         let reply = match holder.is_some_and(|held| held.queue_sequence.is_none()) {
-            true => self.granted(acquire, context.now()),
+            true => self.granted(context, acquire),
             false => self.waiting_or_held(context, acquire),
         };
         Outcome {
@@ -444,16 +454,17 @@ impl Record {
 
     pub(super) fn extend(
         &mut self,
+        context: &Context,
         lease_id: LeaseId,
-        now: u64,
         ttl: Option<Ttl>,
     ) -> Option<Grant> {
         let is_claim = self.is_provisional(lease_id);
-        self.holders.extend(lease_id, &mut self.queue, now, ttl)?;
+        self.holders
+            .extend(lease_id, &mut self.queue, context, ttl)?;
         if is_claim {
-            self.record_claim(lease_id, now);
+            self.record_claim(lease_id, context.now());
         }
-        self.grant_of(lease_id, now)
+        self.grant_of(context, lease_id)
     }
 
     /// Returns the reason for which a holder is not extended further.
@@ -488,22 +499,23 @@ impl Record {
         held.is_some_and(|held| held.matches(lease))
     }
 
-    pub(super) fn granted(&self, acquire: &AcquireCommand, now: u64) -> Acquired {
-        self.grant_of(acquire.lease_id, now)
+    pub(super) fn granted(&self, context: &Context, acquire: &AcquireCommand) -> Acquired {
+        self.grant_of(context, acquire.lease_id)
             .map_or(Acquired::Ended, Acquired::Granted)
     }
 
     /// Returns the grant of a lease, or `None` if its `max_hold` has been reached.
-    pub(super) fn grant_of(&self, lease_id: LeaseId, now: u64) -> Option<Grant> {
+    pub(super) fn grant_of(&self, context: &Context, lease_id: LeaseId) -> Option<Grant> {
         let held = self.holders.by_lease(lease_id)?;
         Some(Grant {
             fencing_token: held.fencing_token,
             mode: Mode::from_stored(held.weight(), self.limit),
-            ttl: held.validity(now)?,
+            ttl: held.validity(context)?,
             acquired_ms: held.acquired_ms,
             hold_count: held.hold_count(),
             queue_length: self.queue.len(),
             disconnect_grace_ms: held.options.disconnect_grace_ms,
+            span_ms: span_ms(held.ttl_ms, held.options.lock_delay_ms),
         })
     }
 

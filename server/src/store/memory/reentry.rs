@@ -39,11 +39,13 @@ impl Record {
         });
         let is_elsewhere = via.rejects(held.stream.map(|on| on.stream));
         let (weight, hold_count) = (held.weight(), held.entries.len());
-        let has_ended = held.validity(context.now()).is_none();
+        let has_ended = held.validity(context).is_none();
+        let span = held.check_span(context, None);
         if is_elsewhere {
             return Ok(Some(Acquired::StaleAttach));
         }
         context.check_era()?;
+        span?;
         let waited = self.queue.remove(acquire.request);
         let entered = if self.has_other_limit(acquire.mode) {
             let limit = self.limit_in_use();
@@ -62,7 +64,7 @@ impl Record {
                 attempts.add(acquire.attempt, context.broker, context.bounds.attempts_max);
             }
             self.holders.add_entry(acquire.lease_id, entry);
-            let extended = self.extend(acquire.lease_id, context.now(), None);
+            let extended = self.extend(context, acquire.lease_id, None);
             return Ok(Some(extended.map_or(Acquired::Ended, Acquired::Granted)));
         };
         if let Some(waited) = waited {

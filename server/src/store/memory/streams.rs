@@ -15,7 +15,6 @@ impl Record {
         to: Attachment,
     ) -> Result<Outcome<LeaseReply<Grant>>, Rejected> {
         context.check_deadline()?;
-        let now = context.now();
         self.expire(context);
         self.expire_lease(context, lease.lease_id);
         let held = self.holders.by_lease(lease.lease_id);
@@ -26,7 +25,7 @@ impl Record {
         let Ok(attachment) = Attachment::supersede(held.stream, Some(to)) else {
             return Ok(Outcome::reply_only(Err(LeaseRejection::Elsewhere)));
         };
-        let Some(grant) = self.grant_of(lease.lease_id, now) else {
+        let Some(grant) = self.grant_of(context, lease.lease_id) else {
             let rejection = self.hold_limit_rejection(lease.lease_id);
             return Ok(Outcome::reply_only(Err(rejection)));
         };

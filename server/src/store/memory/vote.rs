@@ -33,6 +33,7 @@ impl Record {
                 moved: outcome.moved,
             });
         }
+        context.check_span(acquire.ttl.as_millis(), acquire.options.lock_delay_ms)?;
         let reply = self.vote_on_new_grant(context, acquire, vote);
         Ok(Outcome::reply_only(reply))
     }
@@ -95,7 +96,7 @@ impl Record {
         };
         let waiter = Waiter::new(context, acquire, context.now());
         self.grant_with_token(context, waiter, None, token);
-        VoteReply::Acquired(self.granted(acquire, context.now()))
+        VoteReply::Acquired(self.granted(context, acquire))
     }
 
     /// Returns the proposed token, or the reason for rejecting it. The token must be near the clock

@@ -70,6 +70,9 @@ pub(super) fn decode<T>(
             "RECOVERING" => Some(Rejected::Recovering {
                 retry_after_ms: fields.number()?,
             }),
+            "SPAN" => Some(Rejected::SpanLimit {
+                retry_after_ms: fields.number()?,
+            }),
             _ => None,
         };
         if let Some(rejected) = rejected {

@@ -162,7 +162,10 @@ impl Route {
                     retry_after_ms: UNSETTLED_RETRY_MS,
                 };
             }
-            (_, Rejected::DeadlinePassed | Rejected::Recovering { .. }) => {}
+            (
+                _,
+                Rejected::DeadlinePassed | Rejected::Recovering { .. } | Rejected::SpanLimit { .. },
+            ) => {}
         }
         rejected.into()
     }

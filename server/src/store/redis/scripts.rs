@@ -11,10 +11,10 @@ pub use self::{
 };
 use super::script::Script;
 use crate::lock::{
-    ATTEMPTS_MAX, BROKER_SILENT_AFTER_MS, DELETION_DELAY_MS, ENTRIES_MAX, EXCLUSIVE_WEIGHT,
-    EXPIRED_MAX, EXPIRED_MS, EXPIRY_DIVISOR, EXPIRY_MARGIN_MS, HOLDERS_MAX, IDLE_RECORD_TTL_MS,
-    PARTIAL_RELEASE_MAX_MS, PROVISIONAL_GRANT_MS, RELEASE_SUBSCRIBERS_MAX, RELEASED_MAX,
-    TOMBSTONE_MS, TOMBSTONES_MAX, TOUCH_STALL_MS,
+    ATTEMPTS_MAX, BROKER_SILENT_AFTER_MS, CUT_TTL_MIN_MS, DELETION_DELAY_MS, ENTRIES_MAX,
+    EXCLUSIVE_WEIGHT, EXPIRED_MAX, EXPIRED_MS, EXPIRY_DIVISOR, EXPIRY_MARGIN_MS, HOLDERS_MAX,
+    IDLE_RECORD_TTL_MS, PARTIAL_RELEASE_MAX_MS, PROVISIONAL_GRANT_MS, RELEASE_SUBSCRIBERS_MAX,
+    RELEASED_MAX, SPAN_MIN_MS, SPAN_RETRY_MS, TOMBSTONE_MS, TOMBSTONES_MAX, TOUCH_STALL_MS,
 };
 
 /// A command of the store, which has a script.
@@ -56,9 +56,10 @@ macro_rules! named {
 
 /// Constants of the specification that the scripts name. The scripts receive their values, because
 /// each variable of Lua that a function uses makes the function more expensive to create.
-const CONSTANTS: [(&str, u64); 18] = named![
+const CONSTANTS: [(&str, u64); 21] = named![
     ATTEMPTS_MAX,
     BROKER_SILENT_AFTER_MS,
+    CUT_TTL_MIN_MS,
     DELETION_DELAY_MS,
     ENTRIES_MAX,
     EXCLUSIVE_WEIGHT,
@@ -72,6 +73,8 @@ const CONSTANTS: [(&str, u64); 18] = named![
     PROVISIONAL_GRANT_MS,
     RELEASED_MAX,
     RELEASE_SUBSCRIBERS_MAX,
+    SPAN_MIN_MS,
+    SPAN_RETRY_MS,
     TOMBSTONES_MAX,
     TOMBSTONE_MS,
     TOUCH_STALL_MS,
@@ -110,7 +113,7 @@ macro_rules! text {
 /// Text of a verb that changes holders.
 macro_rules! changing {
     ($flags:literal, $verb:literal, [$($part:literal),*]) => {
-        text!($flags, $verb, ["grant", "closure", "ended_leases", "era_check" $(, $part)*])
+        text!($flags, $verb, ["era_check", "grant", "closure", "ended_leases" $(, $part)*])
     };
 }
 

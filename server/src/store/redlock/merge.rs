@@ -26,6 +26,7 @@ pub(super) fn merge_grants(
         ttl: merged.ttl.min(next.ttl),
         acquired_ms: since_ms(merged.fencing_token),
         hold_count: merged.hold_count.max(next.hold_count),
+        span_ms: merged.span_ms.max(next.span_ms),
         ..merged
     })?;
     Some((grant, moved))

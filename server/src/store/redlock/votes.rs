@@ -259,6 +259,7 @@ mod tests {
             hold_count: 1,
             queue_length: 0,
             disconnect_grace_ms: None,
+            span_ms: 0,
         }))
     }
 

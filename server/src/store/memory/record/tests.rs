@@ -5,7 +5,11 @@ use std::{collections::BTreeMap, fmt::Debug};
 use super::*;
 use crate::{
     lock::{ArgumentsHash, CloseCommand, FencingToken, Owner, StreamId},
-    store::{NotifyMode, memory::context::Bounds, stub},
+    store::{
+        NotifyMode,
+        memory::context::{Bounds, SpanLimit},
+        stub,
+    },
 };
 
 const START_US: u64 = 1_000_000_000_000;
@@ -35,6 +39,7 @@ impl Lock {
                 broker: broker("a"),
                 not_after_ms: u64::MAX,
                 grants: Grants::NotBefore(0),
+                span_limit: SpanLimit::None,
                 bounds,
             },
             calls: BTreeMap::new(),
@@ -51,6 +56,17 @@ impl Lock {
             ["broker", id] => self.context.broker = broker(id),
             ["era", "none"] => self.context.grants = Grants::Never,
             ["era", ms] => self.context.grants = Grants::NotBefore(number(ms)),
+            ["limit", "none"] => self.context.span_limit = SpanLimit::None,
+            ["limit", "min"] => self.context.span_limit = SpanLimit::Min,
+            ["limit", limits, at_ms] => {
+                let (before_ms, after_ms) = numbers(limits);
+                let at_ms = number(at_ms);
+                self.context.span_limit = SpanLimit::Changing {
+                    before_ms,
+                    after_ms,
+                    at_ms,
+                };
+            }
             ["acquire", name, ref options @ ..] => {
                 let call = self.call(name, options);
                 let acquired = self.record.acquire(&context, &call);

@@ -125,6 +125,7 @@ local function acquire(lease, request, arguments, attempt, ttl_ms, wait_ms, rejo
     if not requested then return reply('STALE') end
     if not effective_ttl(h) then return reply('ENDED') end
     if ms_until_grants() ~= 0 then return era_rejection() end
+    if not fits_span(h) then return span_rejection() end
     attach_to(h, requested)
     set_attempts(h, e, add_attempt(e.attempts, attempt))
     if proposed then raise_token(h, e) end
@@ -153,6 +154,7 @@ local function acquire(lease, request, arguments, attempt, ttl_ms, wait_ms, rejo
   if enters and not (waits and ms_until_grants() ~= 0) then
     if stream_of(h.stream) ~= stream_of(stream) then return reply('STALE') end
     if ms_until_grants() ~= 0 then return era_rejection() end
+    if not fits_span(h) then return span_rejection() end
     if waits then
       dequeue(position, request)
       w.attempts = add_attempt(attempts_on(stream, waits), attempt)
@@ -169,6 +171,7 @@ local function acquire(lease, request, arguments, attempt, ttl_ms, wait_ms, rejo
       advance()
       return reply('MISMATCH', limit_in_use())
     end
+    if not fits_span(w) then return span_rejection() end
     if wait > 0 then
       local attempts = add_waiter_attempt(attempts_on(requested, waits), attempt)
       if not attempts then return reply('ATTEMPTS') end
@@ -186,6 +189,7 @@ local function acquire(lease, request, arguments, attempt, ttl_ms, wait_ms, rejo
   if closed < 0 and era_id ~= '' or closed ~= 0 and not (rejoin == '1' and wait > 0) then
     return era_rejection()
   end
+  if not fits_span(w) then return span_rejection() end
   -- advance() may have handed the lock to another request of the same lease
   local blocked = closed ~= 0 or advance() or holder_of(lease)
   local in_use = limit_in_use()

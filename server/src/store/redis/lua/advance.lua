@@ -41,13 +41,14 @@ local function next_broker(w)
 end
 
 -- True if a waiter of this broker was skipped and has to send acquire again: its lease already
--- holds the lock, or it needs more than the limit.
+-- holds the lock, or it needs more than the limit, or a longer span than allowed.
 local must_repeat = false
 
 -- Returns the first waiter from queue position `position` on that can be granted the lock, and its
 -- queue position. Drops waiters whose wait has timed out, or whose brokers are gone. Skips waiters
 -- of silent brokers, waiters whose lease holds the lock, which re-enter it by a repeated acquire,
--- and waiters that need more than the limit, which are rejected when they repeat theirs.
+-- and waiters that need more than the limit or a longer span than allowed, which are rejected when
+-- they repeat theirs.
 local function next_waiter(position)
   local seen = 0
   while queue.n > 0 and position <= queue.tail do
@@ -64,7 +65,7 @@ local function next_waiter(position)
       else
         local broker
         broker, gone = next_broker(w)
-        local can_fit = tonumber(w.weight) <= holders.limit
+        local can_fit = tonumber(w.weight) <= holders.limit and fits_span(w)
         if broker and can_fit and not holder_of(w.lease) then return w, position end
         must_repeat = must_repeat or broker == broker_id
       end

@@ -2,7 +2,7 @@
 -- the store lost data: no repeated request, no re-entry, no claim.
 
 -- Returns the milliseconds until grants are allowed, or -1 if this era never allows them.
-local closed_ms, is_moving, grants_from_ms
+local closed_ms, is_moving, grants_from_ms, era_text
 local function ms_until_grants()
   if not closed_ms then
     local era = era_key and call('GET', era_key)
@@ -15,7 +15,8 @@ local function ms_until_grants()
       era = era_id ~= '' and redis.pcall('GET', era)
       is_moving = type(era) == 'string' and string.find(era, '|moving', 1, true)
     end
-    local id, before = string.match(type(era) == 'string' and era or '', '^([^|]*)|(%d+)|')
+    era_text = type(era) == 'string' and era
+    local id, before = string.match(era_text or '', '^([^|]*)|(%d+)|')
     grants_from_ms = id == era_id and tonumber(before)
     closed_ms = grants_from_ms and math.max(grants_from_ms - now, 0) or -1
   end
@@ -35,4 +36,25 @@ local function era_rejection()
   local closed = ms_until_grants()
   if next(changed) then save() end
   return closed < 0 and { 'NOERA', now, hand_offs } or { 'RECOVERING', now, closed, hand_offs }
+end
+
+-- Returns the limit of spans, which no lease with a span of at most SPAN_MIN_MS needs to read.
+local span_max, span_retry_ms
+local function span_limit()
+  if not span_max then
+    ms_until_grants()
+    -- without an era the least limit applies; in a cluster there is none
+    local text = era_key and (era_text or '|span:0:0:0') or ''
+    local before, after, at = string.match(text, '|span:(%d+):(%d+):(%d+)')
+    local left = at and at - now or 0
+    span_retry_ms = left > 0 and left or SPAN_RETRY_MS
+    span_max = at and math.max(left > 0 and math.min(before, after) or after, SPAN_MIN_MS) or 2^53
+  end
+  return span_max
+end
+
+-- Returns the reply that rejects a command because the span of its lease is over the limit.
+local function span_rejection()
+  if next(changed) then save() end
+  return { 'SPAN', now, span_retry_ms, hand_offs }
 end

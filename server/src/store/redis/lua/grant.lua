@@ -5,12 +5,36 @@ local function expiry(ttl) return ttl + math.floor(ttl / EXPIRY_DIVISOR) + EXPIR
 -- Returns the time for which a lease may be held, in ms; 0 if there is no such bound.
 local function max_hold_of(h) return h.terms ~= '' and tonumber(string.match(h.terms, '^%d+')) or 0 end
 
--- Returns the validity to announce, which is the ttl cut by max_hold. Nil if max_hold has passed.
+-- Returns the span of a lease or waiter: the time for which the lease can block its lock after a
+-- grant or renewal. Also returns its lock_delay.
+local function span_of(w)
+  local delay = w.terms ~= '' and string.match(w.terms, '^%d+,(%d+)') or 0
+  return expiry(w.ttl) + delay, delay
+end
+
+-- Returns the ttl of a lease or waiter, cut by the limit of spans but not below CUT_TTL_MIN_MS, and
+-- true if the span is then within the limit.
+local function cut_ttl(w)
+  local ttl, span, delay = tonumber(w.ttl), span_of(w)
+  if span <= SPAN_MIN_MS then return ttl, true end
+  local rest, least = span_limit() - delay - EXPIRY_MARGIN_MS, math.min(ttl, CUT_TTL_MIN_MS)
+  local longest = rest - math.floor((rest + 1) / (EXPIRY_DIVISOR + 1))
+  return math.min(ttl, math.max(longest, least)), longest >= least
+end
+
+-- Returns true if a grant or renewal of a lease or waiter can have a span within the limit.
+local function fits_span(w)
+  local _, fits = cut_ttl(w)
+  return fits
+end
+
+-- Returns the validity to announce, which is the ttl cut by the limit of spans and by max_hold. Nil
+-- if max_hold has passed.
 local function effective_ttl(h)
-  local max_hold = max_hold_of(h)
-  if max_hold == 0 then return h.ttl end
+  local ttl, max_hold = cut_ttl(h), max_hold_of(h)
+  if max_hold == 0 then return ttl end
   local left = h.since + max_hold - now
-  return left > 0 and math.min(h.ttl, left) or nil
+  return left > 0 and math.min(ttl, left) or nil
 end
 
 -- Returns the disconnect grace of a lease, after which it is released when its stream breaks; ''
@@ -19,7 +43,8 @@ local function grace_of(h) return h.terms ~= '' and string.match(h.terms, '(%d*)
 
 -- Returns the fields of a grant as its holder receives them.
 local function grant_fields(h)
-  return h.token, effective_ttl(h), h.since, hold_count(h), h.weight, holders.limit, queue.n, grace_of(h)
+  return h.token, effective_ttl(h), h.since, hold_count(h), h.weight, holders.limit, queue.n, grace_of(h),
+    (span_of(h))
 end
 
 -- Grants the lock. All grants are made here. With `position` the grant is provisional and returns
@@ -64,27 +89,20 @@ local function free_holder(h)
   remove(h)
 end
 
--- Renews a holder, and claims a provisional hand-off. Never shortens the expiry. Returns false if
--- max_hold has passed.
-local function extend(h, ttl)
-  local validity = effective_ttl(h)
-  if not validity then return false end
-  if ttl then
-    h.ttl = ttl
-    validity = effective_ttl(h)
-  end
+-- Renews a holder whose max_hold has not passed, and claims a provisional hand-off. Never shortens
+-- the expiry.
+local function extend(h)
   local is_claim = h.position
   if is_claim then
     dequeue(h.position, h.request)
     h.position = nil
     if h.slot > 1 then changed['r:' .. h.request] = '@' .. h.slot end
   end
-  h.expires = math.max(h.expires, now + expiry(validity))
+  h.expires = math.max(h.expires, now + expiry(effective_ttl(h)))
   holders.latest = math.max(holders.latest, h.expires)
   if is_claim then record_change('ACQUIRED', h) end
   if holders.n == 1 then holders.earliest = h.expires end
   write_holder(h)
-  return true
 end
 
 -- Placeholder for attempts that are not listed, because the list of the holder was full or because

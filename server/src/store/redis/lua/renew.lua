@@ -11,8 +11,11 @@ local function renew(lease, token, ttl_ms, via, is_delivered)
   local is_closed = h and h.position and ms_until_grants() ~= 0
   if not h or h.token ~= token or is_closed then return reply(ended_tag(h, lease, token)) end
   if is_on_other_stream(h, via) then return reply('ELSEWHERE') end
+  if ttl_ms ~= '' then h.ttl = ttl_ms end
+  if not effective_ttl(h) then return reply(end_reason(h)) end
+  if not fits_span(h) then return span_rejection() end
   if is_delivered == '1' then add_unlisted_attempt(h) end
-  if not extend(h, ttl_ms ~= '' and ttl_ms) then return reply(end_reason(h)) end
+  extend(h)
   return reply('EXTENDED', grant_fields(h))
 end
 

@@ -170,6 +170,7 @@ impl ReplyFields {
                 "" => None,
                 grace_ms => Some(grace_ms.parse().ok()?),
             },
+            span_ms: self.number()?,
         })
     }
 
