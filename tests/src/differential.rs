@@ -97,6 +97,7 @@ impl fmt::Display for Difference {
                 now_us,
                 broker,
                 era,
+                span_limit,
                 ..
             } = step;
             let late = if step.not_after_ms < now_us / 1_000 {
@@ -106,7 +107,7 @@ impl fmt::Display for Difference {
             };
             writeln!(
                 f,
-                "{now_us} {broker} {era:?}{late} {:?}\n    {result:?}",
+                "{now_us} {broker} {era:?} {span_limit:?}{late} {:?}\n    {result:?}",
                 step.verb
             )?;
         }

@@ -7,7 +7,7 @@ use leasehold_server::{
         AcquireCommand, ArgumentsHash, AttemptId, BrokerId, FencingToken, LeaseId, LeaseRef,
         LockKey, LockName, Namespace, ReleaseScope, Ttl,
     },
-    store::{Acquired, NotifyMode, Vote, VoteReply},
+    store::{Acquired, NotifyMode, Vote, VoteReply, memory::context::SpanLimit},
 };
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng, seq::SliceRandom as _};
 
@@ -25,6 +25,11 @@ const LIMIT: u32 = 3;
 const NON_TOUCH_DRAWS: u32 = 89;
 const WAITS_MS: [u64; 6] = [0, 500, 4_000, 30_000, 3_600_000, 3_600_000];
 const TTLS_MS: [u64; 3] = [1_000, 5_000, 60_000];
+/// Values around the limits of spans: those of sequences with limits.
+const SPANNING_TTLS_MS: [u64; 8] = [500, 1_000, 5_000, 5_000, 10_001, 20_000, 60_000, 60_000];
+const SPANNING_DELAYS_MS: [u64; 8] = [0, 0, 0, 1_500, 10_800, 10_801, 11_401, 12_500];
+/// Limits that are cut to the least one, or allow some of these lock_delays and ttls.
+const SPAN_LIMITS_MS: [u64; 8] = [0, 12_250, 12_850, 13_950, 20_000, 26_050, 72_250, 90_000];
 const MIXED_MS: [u64; 12] = [0, 0, 0, 0, 0, 0, 1, 10, 100, 300, 1_000, 2_900];
 /// Large time steps. None of them equals a time for which ended leases are remembered, because a
 /// forgotten lease does not come back when the clock steps back.
@@ -65,6 +70,9 @@ pub struct Generator {
     revokes: bool,
     /// True at a node of a RedLock store: acquires are votes.
     votes: bool,
+    /// True if the eras have limits of spans.
+    limits_spans: bool,
+    span_limit: SpanLimit,
     kind: ModeMix,
     era: Era,
     /// Current calls. A call is replaced by a new one now and then.
@@ -99,6 +107,8 @@ impl Generator {
             streams: rng.gen_bool(if reentrant { 0.1 } else { 0.35 }),
             revokes: rng.gen_bool(0.3),
             votes: seed % VOTING_INTERVAL == 3,
+            limits_spans: matches!(seed % 16, 2 | 6 | 10 | 11 | 14),
+            span_limit: SpanLimit::None,
             kind: [
                 ModeMix::Exclusive,
                 ModeMix::SharedAndExclusive,
@@ -130,6 +140,9 @@ impl Generator {
             2..7 => Era::Recovering,
             _ => self.era,
         };
+        if self.limits_spans && self.rng.gen_bool(0.2) {
+            self.span_limit = self.draw_span_limit();
+        }
         let touches = if self.has_steady_toucher { 44 } else { 14 };
         let which = self.rng.gen_range(0..NON_TOUCH_DRAWS + touches);
         self.has_stopped_broker |= self.has_steady_toucher && self.rng.gen_bool(0.05);
@@ -150,6 +163,7 @@ impl Generator {
                 _ => now_ms + 800,
             },
             era,
+            span_limit: self.span_limit,
             notifies_release: self.votes && self.rng.gen_bool(0.8),
             verb,
         }
@@ -246,7 +260,11 @@ impl Generator {
             50..63 if self.repeats => self.acquire_or_vote(),
             0..35 => self.acquire_or_vote(),
             35..50 => {
-                let ttl_ms = TTLS_MS.choose(&mut self.rng).expect("some");
+                let ttls_ms = match self.limits_spans {
+                    true => &SPANNING_TTLS_MS[..],
+                    false => &TTLS_MS[..],
+                };
+                let ttl_ms = ttls_ms.choose(&mut self.rng).expect("some");
                 let ttl = self.rng.gen_bool(0.3).then(|| Ttl::from_stored(*ttl_ms));
                 match self.streams && self.rng.gen_bool(0.3) {
                     true => StoreCommand::Attach(self.lease(), self.attachment()),

@@ -1,14 +1,14 @@
 //! Runs the steps of a sequence on the scripts in one pipeline. Each step runs for the lock and for
 //! a twin of it, with equal replies.
 
-use std::net::SocketAddr;
+use std::{collections::BTreeMap, net::SocketAddr};
 
 use fred::types::Value;
 use leasehold_server::{
     lock::{BrokerId, INSPECT_ENTRIES_MAX, LockKey},
     store::{
         Outcome, Rejected, StoreError,
-        memory::context::Bounds,
+        memory::context::{Bounds, SpanLimit},
         redis::{
             self,
             scripts::{self, Command, Preamble, Scripts, calls},
@@ -137,21 +137,12 @@ impl ScriptRunner {
             .map(|digest| digest.into_string().expect("a digest"))
             .collect();
         let prefix = format!("{}:", uuid::Uuid::new_v4());
-        let mut machine = Self {
+        Self {
             pipeline,
             digests,
             prefix,
             bounds,
-        };
-        for (era, value) in [
-            (Era::Verified, format!("{ERA_ID}|0|")),
-            (Era::Recovering, format!("{ERA_ID}|{RECOVERED_MS}|")),
-            (Era::Other, "another|0|".to_owned()),
-        ] {
-            let key = machine.era_key(era);
-            machine.pipeline.command(&["SET", &key, &value]);
         }
-        machine
     }
 
     /// Returns the replies of the scripts, and the record after them.
@@ -160,6 +151,7 @@ impl ScriptRunner {
         steps: impl Iterator<Item = &'a Step> + Clone,
     ) -> (Vec<StepResult>, FinalRecord) {
         let mut key = String::new();
+        let era_keys = self.push_eras(steps.clone());
         for step in steps.clone() {
             let call = ScriptCall {
                 now_us: step.now_us,
@@ -170,15 +162,20 @@ impl ScriptRunner {
                 notifies_release: step.notifies_release,
                 command: &step.verb,
             };
-            let era_key = &self.era_key(step.era);
+            let era_key = &era_keys[&era_text(step)];
             let form = KeyForm::Node { era_key };
             key.clone_from(&self.command(&call, form).1.keys[0]);
             self.push(&call, form);
         }
         self.pipeline.push(["PTTL", &key].iter());
         self.pipeline.push(["HGET", &key, "n"].iter());
-        self.pipeline.push(["DEL", &key, &twin_key(&key)].iter());
-        let mut replies = self.pipeline.replies().into_iter();
+        let twin = twin_key(&key);
+        let deleted = ["DEL", &key, &twin].into_iter();
+        let deleted: Vec<_> = deleted
+            .chain(era_keys.values().map(String::as_str))
+            .collect();
+        self.pipeline.push(deleted.iter());
+        let mut replies = self.pipeline.replies().into_iter().skip(era_keys.len());
         let answers = steps.map(|step| {
             let reply = replies.next().expect("one for each");
             decode_reply(step.broker, &step.lock, &step.verb, reply)
@@ -254,9 +251,42 @@ impl ScriptRunner {
         })
     }
 
-    fn era_key(&self, era: Era) -> String {
-        format!("{}{era:?}", self.prefix)
+    /// Adds a command for each era of the steps, which stores the era, or none. Returns their keys.
+    fn push_eras<'a>(
+        &mut self,
+        steps: impl Iterator<Item = &'a Step>,
+    ) -> BTreeMap<Option<String>, String> {
+        let mut keys = BTreeMap::new();
+        for era in steps.map(era_text) {
+            if !keys.contains_key(&era) {
+                let key = format!("{}era:{}", self.prefix, keys.len());
+                match &era {
+                    Some(text) => self.pipeline.push(["SET", &key, text].iter()),
+                    None => self.pipeline.push(["DEL", &key].iter()),
+                }
+                keys.insert(era, key);
+            }
+        }
+        keys
     }
+}
+
+/// Returns the text of the era that the store holds at a step, if it holds one.
+fn era_text(step: &Step) -> Option<String> {
+    let era = match step.era {
+        Era::Verified => format!("{ERA_ID}|0|2|fields"),
+        Era::Recovering => format!("{ERA_ID}|{RECOVERED_MS}|2|fields"),
+        Era::Other => "another|0|2|fields".to_owned(),
+        Era::Absent => return None,
+    };
+    Some(match step.span_limit {
+        SpanLimit::Changing {
+            before_ms,
+            after_ms,
+            at_ms,
+        } => format!("{era}|span:{before_ms}:{after_ms}:{at_ms}|more"),
+        SpanLimit::None | SpanLimit::Min => era,
+    })
 }
 
 /// Returns the text of a script with other bounds.

@@ -58,6 +58,8 @@ pub struct Step {
     pub not_after_ms: u64,
     /// The era that the store holds.
     pub era: Era,
+    /// Limit of spans in that era.
+    pub span_limit: SpanLimit,
     /// True if a command that frees the lock notifies the brokers that wait for it: at a node of a
     /// RedLock store.
     pub notifies_release: bool,
@@ -249,7 +251,7 @@ impl Step {
             },
             span_limit: match self.era {
                 Era::Absent => SpanLimit::Min,
-                Era::Verified | Era::Recovering | Era::Other => SpanLimit::None,
+                Era::Verified | Era::Recovering | Era::Other => self.span_limit,
             },
             bounds: LOW_BOUNDS,
         };

@@ -1,13 +1,19 @@
 //! Random parameters of the calls of a sequence: leases, streams, modes and terms.
 
-use leasehold_server::lock::{
-    AcquireCommand, ArgumentsHash, Attachment, AttemptId, CloseCommand, ExpectedAttachment,
-    LeaseBinding, LeaseId, LeaseOptions, Mode, Owner, RequestHash, RevokeCommand, RevokeMode,
-    StreamId, TraceParent, Ttl,
+use leasehold_server::{
+    lock::{
+        AcquireCommand, ArgumentsHash, Attachment, AttemptId, CloseCommand, ExpectedAttachment,
+        LeaseBinding, LeaseId, LeaseOptions, Mode, Owner, RequestHash, RevokeCommand, RevokeMode,
+        StreamId, TraceParent, Ttl,
+    },
+    store::memory::context::SpanLimit,
 };
 use rand::{Rng as _, seq::SliceRandom as _};
 
-use super::{ARGUMENTS, Generator, LIMIT, ModeMix, TTLS_MS, random_id};
+use super::{
+    ARGUMENTS, Generator, LIMIT, ModeMix, SPAN_LIMITS_MS, SPANNING_DELAYS_MS, SPANNING_TTLS_MS,
+    TTLS_MS, random_id,
+};
 
 impl Generator {
     /// Puts a call under an existing lease, which may belong to another call. The call enters the
@@ -43,7 +49,10 @@ impl Generator {
             lease_id: lease.lease_id,
             reason: ["why", "a|b\n!"][rng.gen_range(0..2)].to_owned(),
             grace_ms: [0, 0, 700, 4_000, 90_000][rng.gen_range(0..5)],
-            lock_delay_ms: [None, None, Some(0), Some(2_500)][rng.gen_range(0..4)],
+            lock_delay_ms: match self.limits_spans {
+                true => [None, Some(0), Some(2_500), Some(12_000)][rng.gen_range(0..4)],
+                false => [None, None, Some(0), Some(2_500)][rng.gen_range(0..4)],
+            },
             mode: [
                 RevokeMode::Graceful,
                 RevokeMode::Graceful,
@@ -66,6 +75,24 @@ impl Generator {
                 id: ["ops", "a|b\n!"][rng.gen_range(0..2)].to_owned(),
                 reason: ["", "why"][rng.gen_range(0..2)].to_owned(),
                 ..Owner::default()
+            },
+        }
+    }
+
+    /// Returns no limit of spans, or one that often changes during the sequence.
+    pub(super) fn draw_span_limit(&mut self) -> SpanLimit {
+        let rng = &mut self.rng;
+        let mut limit_ms =
+            || (SPAN_LIMITS_MS[rng.gen_range(0..8)] + rng.gen_range(0..3)).saturating_sub(1);
+        let (before_ms, after_ms) = (limit_ms(), limit_ms());
+        let now_ms = self.now_us / 1_000;
+        let at_ms = now_ms + [0, 1, 500, 3_000, 20_000][self.rng.gen_range(0..5)];
+        match self.rng.gen_bool(0.1) {
+            true => SpanLimit::None,
+            false => SpanLimit::Changing {
+                before_ms,
+                after_ms,
+                at_ms,
             },
         }
     }
@@ -118,7 +145,10 @@ impl Generator {
         LeaseOptions {
             max_hold_ms: [None, None, None, None, Some(700), Some(4_000), Some(30_000)]
                 [self.rng.gen_range(0..7)],
-            lock_delay_ms: [0, 0, 0, 0, 0, 1_500, 8_000][self.rng.gen_range(0..7)],
+            lock_delay_ms: match self.limits_spans {
+                true => SPANNING_DELAYS_MS[self.rng.gen_range(0..8)],
+                false => [0, 0, 0, 0, 0, 1_500, 8_000][self.rng.gen_range(0..7)],
+            },
             at_least_ms: [0, 0, 0, 0, 0, 900, 5_000, 9_500][self.rng.gen_range(0..8)],
             disconnect_grace_ms: [None, None, Some(0), Some(900)][self.rng.gen_range(0..4)],
         }
@@ -145,7 +175,10 @@ impl Generator {
             request,
             arguments: ArgumentsHash::of(&[ARGUMENTS[0]]),
             attempt: AttemptId::parse(&random_id(rng, 13)).expect("an id"),
-            ttl: Ttl::from_stored(TTLS_MS[rng.gen_range(if self.reentrant { 1..3 } else { 0..3 })]),
+            ttl: Ttl::from_stored(match self.limits_spans {
+                true => SPANNING_TTLS_MS[rng.gen_range(0..8)],
+                false => TTLS_MS[rng.gen_range(if self.reentrant { 1..3 } else { 0..3 })],
+            }),
             options: terms,
             wait_ms: 0,
             owner: Owner {

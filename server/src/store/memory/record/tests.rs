@@ -488,3 +488,115 @@ rules! {
         release_subscribers => [aaaaaaaaaaaaaaaa]
     "
 }
+
+// A span of 12,250 ms is always allowed; with a ttl of at most 1 s that leaves a lock_delay of
+// 10,800 ms.
+rules! {
+    a_validity_is_cut_to_the_limit_of_spans: "
+        limit 20000/72250 1000030000
+        acquire a ttl=60000 lock_delay=2000 => ttl: Ttl(14792)
+        acquire a repeats=a ttl=60000 => span_ms: 74250
+        acquire b wait=0 => remaining_ms: 18000
+        after 29999
+        limit 20000/74250 1000030000
+        acquire c ttl=60000 lock_delay=2000 => ttl: Ttl(14792)
+        after 1
+        renew c => ttl: Ttl(60000)
+        renew c 61000 => ttl: Ttl(60000)
+        limit none
+        renew c => ttl: Ttl(61000)
+    "
+    a_limit_of_spans_never_shortens_an_expiry: "
+        acquire a ttl=60000
+        limit min
+        renew a => ttl: Ttl(10000)
+        acquire b wait=0 => remaining_ms: 72250
+        after 65000
+        renew a => ttl: Ttl(10000)
+        acquire c wait=0 => remaining_ms: 12250
+    "
+    a_short_span_is_not_cut: "
+        limit 0/0 0
+        acquire a ttl=10000 => ttl: Ttl(10000)
+        release a
+        acquire b ttl=10001 => ttl: Ttl(10000)
+        release b
+        acquire c ttl=1000 lock_delay=10800 => ttl: Ttl(1000)
+        release c
+        acquire d ttl=60000 lock_delay=10800 max_hold=700 => ttl: Ttl(700)
+    "
+    an_acquire_with_a_long_lock_delay_is_rejected_until_the_limit_is_raised: "
+        limit 0/13000 1000000050
+        acquire a lock_delay=10801 => SpanLimit { retry_after_ms: 50 }
+        get => last_fencing_token: 0
+        after 50
+        acquire a lock_delay=10801 => Granted
+        acquire b lock_delay=11551 => SpanLimit { retry_after_ms: 1000 }
+        get => queue_length: 0
+        acquire c lock_delay=11551 ttl=999 => Queued
+        limit min
+        acquire d ttl=500 lock_delay=11400 => Queued
+        acquire e ttl=500 lock_delay=11401 => SpanLimit { retry_after_ms: 1000 }
+    "
+    a_lease_over_the_limit_of_spans_is_not_renewed_and_keeps_its_expiry: "
+        acquire a ttl=2000 lock_delay=11000
+        limit min
+        renew a => SpanLimit { retry_after_ms: 1000 }
+        renew a 800 => Ok
+        acquire a2 enters=a => Granted
+        limit none
+        renew a 2000 => Ok
+        limit min
+        acquire a repeats=a => SpanLimit
+        acquire a3 enters=a => SpanLimit
+        attach a 1/1 => ttl: Ttl(1000)
+        release a a2 => hold_count: 1
+        get => remaining_ms: 2650
+        after 2650
+        renew a => Err(Expired)
+    "
+    a_lease_past_its_max_hold_reports_that_before_the_limit_of_spans: "
+        acquire a ttl=2000 lock_delay=11000 max_hold=100
+        limit min
+        after 100
+        renew a => Err(MaxHold)
+        acquire a repeats=a => Ended
+    "
+    a_waiter_over_the_limit_of_spans_is_passed_over_and_rejected_when_it_repeats: "
+        acquire a; acquire b lock_delay=11000 wait=9000; acquire c
+        limit min
+        release a => to: c moved
+        touch => rejoin: false
+        release c => to:  moved
+        touch => rejoin: true
+        acquire b repeats=b => SpanLimit { retry_after_ms: 1000 }
+        acquire d => Granted
+        get => queue_length: 1
+    "
+    a_hand_off_over_the_limit_of_spans_is_not_claimed: "
+        acquire a; broker b; acquire b ttl=60000 lock_delay=11000; broker a
+        release a => to: b
+        limit min
+        renew b => SpanLimit
+        after 3000
+        acquire c => Granted
+        broker b; release c => to:  moved
+        limit 0/13000 0
+        touch => to: b
+        renew b => ttl: Ttl(1459)
+    "
+    a_waiter_joins_a_recovering_store_only_within_the_limit_of_spans: "
+        era 1000000005; limit min
+        acquire a rejoin lock_delay=11000 => SpanLimit
+        acquire b rejoin ttl=60000 => Queued
+        after 5; touch => to: b
+        renew b => ttl: Ttl(10000)
+    "
+    a_vote_over_the_limit_of_spans_is_rejected: "
+        limit min
+        acquire a wait=0 lock_delay=11000 => SpanLimit
+        vote a 1000000000000 => SpanLimit
+        limit none
+        vote a 1000000000000 => Granted
+    "
+}
