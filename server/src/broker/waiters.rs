@@ -20,7 +20,7 @@ pub(in crate::broker) use self::snapshots::{SnapshotReceiver, SnapshotSender};
 use crate::{
     lock::{
         AcquireCommand, AttemptId, FencingToken, LeaseId, LockKey, LockState, RequestHash,
-        expiry_ms,
+        SPAN_MIN_MS, cut_ttl_ms, expiry_ms,
     },
     store::EraId,
 };
@@ -369,10 +369,13 @@ impl Drop for Registration {
 }
 
 /// Returns the time for which a touch reports a grant to the call: the expiry of the lease, on a
-/// clock that runs slower than that of the store by a fifth.
+/// clock that runs slower than that of the store by a fifth. The limit of spans may cut the validity
+/// of the lease.
 fn grant_reported_for(acquire: &AcquireCommand) -> Duration {
     let validity = acquire.options.effective_ttl(acquire.ttl);
-    Duration::from_millis(expiry_ms(validity.as_millis())) * 5 / 6
+    let lock_delay_ms = acquire.options.lock_delay_ms;
+    let validity_ms = cut_ttl_ms(validity.as_millis(), lock_delay_ms, SPAN_MIN_MS);
+    Duration::from_millis(expiry_ms(validity_ms)) * 5 / 6
 }
 
 #[cfg(test)]

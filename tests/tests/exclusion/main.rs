@@ -20,5 +20,6 @@ mod late_hand_off;
 mod late_move;
 mod late_release;
 mod lottery;
+mod span_limit;
 mod starvation;
 mod together;

@@ -12,7 +12,7 @@ use crate::{
     broker::waiters::{Registration, Signal},
     lock::{
         AcquireCommand, CONTENTION_HOLDERS_MAX, Contention, ExpectedAttachment, FencingToken,
-        Grant, LeaseBinding, LeaseRef, LockError, Mode, Ttl, span_ms,
+        Grant, LeaseBinding, LeaseRef, LockError, Mode, SPAN_MIN_MS, Ttl, span_ms,
     },
     metrics::AcquireTimer,
     store::{Acquired, Cancelled, LeaseRejection, Renewal, StoreError},
@@ -332,9 +332,12 @@ impl LockAcquisition<'_> {
     /// Returns true if the grant of a hand-off is complete without a further command. A semaphore
     /// with the limit 0 uses the limit in the store, so its grant is not. On a stream, validity
     /// counts from the last heartbeat received before the granting command was sent. If more than
-    /// half of the TTL had passed at that time, a renewal with a newer heartbeat is better.
+    /// half of the TTL had passed at that time, a renewal with a newer heartbeat is better. The
+    /// limit of spans may have cut the validity of a long span, which only the store can return.
     fn can_skip_claim(&mut self, sent: Option<Instant>) -> bool {
-        if matches!(self.acquire.mode, Mode::Semaphore { limit: 0, .. }) {
+        if matches!(self.acquire.mode, Mode::Semaphore { limit: 0, .. })
+            || self.span_ms() > SPAN_MIN_MS
+        {
             return false;
         }
         let Some(stream) = self.stream else {
@@ -357,6 +360,11 @@ impl LockAcquisition<'_> {
         self.acquire.options.effective_ttl(self.acquire.ttl)
     }
 
+    fn span_ms(&self) -> u64 {
+        let AcquireCommand { ttl, options, .. } = &self.acquire;
+        span_ms(ttl.as_millis(), options.lock_delay_ms)
+    }
+
     fn grant_without_claim(&self, fencing_token: FencingToken, limit: u32) -> Grant {
         Grant {
             fencing_token,
@@ -366,10 +374,7 @@ impl LockAcquisition<'_> {
             hold_count: 1,
             queue_length: 0,
             disconnect_grace_ms: self.acquire.options.disconnect_grace_ms,
-            span_ms: span_ms(
-                self.acquire.ttl.as_millis(),
-                self.acquire.options.lock_delay_ms,
-            ),
+            span_ms: self.span_ms(),
         }
     }
 }
