@@ -20,5 +20,6 @@ pub mod seeds;
 pub mod semaphores;
 pub mod sharing;
 pub mod silent_brokers;
+pub mod span_limits;
 pub mod streams;
 pub mod watches;

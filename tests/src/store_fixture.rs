@@ -25,7 +25,7 @@ use leasehold_server::{
     },
     store::{
         Acquired, Cancelled, Event, LeaseReply, LimitSet, Released, Renewal, Store, StoreError,
-        Touched,
+        Touched, memory::context::SpanLimit,
     },
 };
 use tokio::sync::{Mutex, mpsc};
@@ -82,6 +82,10 @@ trait Backend: Send + Sync {
     /// Removes the time to live of the lock's record, if the store has one.
     async fn remove_ttl(&self, lock: &LockKey);
     fn quarantine_ms(&self) -> u64;
+    /// Sets the limit of the spans of leases.
+    async fn limit_spans(&self, _limit: SpanLimit) {
+        panic!("the eras of this store do not limit spans");
+    }
     /// Checks the invariants of the store after each behaviour.
     async fn check_invariants(&self);
 }
@@ -177,6 +181,16 @@ impl StoreFixture {
     /// Returns how long a store of [`InitialState::Recovering`] grants nothing.
     pub fn quarantine_ms(&self) -> u64 {
         self.backend.quarantine_ms()
+    }
+
+    /// Limits the spans of leases to `before_ms`, and to `after_ms` from a time `in_ms` from now on.
+    pub async fn limit_spans(&self, before_ms: u64, after_ms: u64, in_ms: u64) {
+        let limit = SpanLimit::Changing {
+            before_ms,
+            after_ms,
+            at_ms: self.store_time_ms().await + in_ms,
+        };
+        self.backend.limit_spans(limit).await;
     }
 
     /// Returns the connection of broker `n`.

@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use leasehold_server::{
     lock::{BrokerId, LockKey},
-    store::{Store, memory::Memory},
+    store::{
+        Store,
+        memory::{Memory, context::SpanLimit},
+    },
 };
 
 use super::{Backend, InitialState};
@@ -47,6 +50,10 @@ impl Backend for MemoryBackend {
 
     fn quarantine_ms(&self) -> u64 {
         QUARANTINE_MS
+    }
+
+    async fn limit_spans(&self, limit: SpanLimit) {
+        self.memory.limit_spans(limit);
     }
 
     async fn check_invariants(&self) {

@@ -8,6 +8,7 @@ use leasehold_server::{
     lock::{BrokerId, LockKey},
     store::{
         Store,
+        memory::context::SpanLimit,
         redis::{
             RedisStore, connection::RedisConfig, era::EraBounds, location::StoreLocation,
             scripts::Scripts,
@@ -134,6 +135,25 @@ impl Backend for RedisBackend {
 
     fn quarantine_ms(&self) -> u64 {
         EraBounds::default().quarantine_ms()
+    }
+
+    /// Replaces the limit at the end of the era.
+    async fn limit_spans(&self, limit: SpanLimit) {
+        let key = format!("{}era", self.config.key_prefix);
+        let mut connection = self.connection.lock().await;
+        let era = connection.must(&["GET", &key]).await;
+        let fields = era.text().split('|');
+        let fields: Vec<_> = fields.filter(|field| !field.starts_with("span:")).collect();
+        let mut era = fields.join("|");
+        if let SpanLimit::Changing {
+            before_ms,
+            after_ms,
+            at_ms,
+        } = limit
+        {
+            era.push_str(&format!("|span:{before_ms}:{after_ms}:{at_ms}"));
+        }
+        connection.must(&["SET", &key, &era]).await;
     }
 
     /// Asserts that every key except the era and the deployment key has a time to live.

@@ -4,7 +4,7 @@ use leasehold_tests::{
     conformance::{
         added_locks, attempts, closures, hand_offs, inspection, known_mistakes, lease_ends,
         lease_options, leases, limits, listing, queue, recovery, reentry, repeats, revocation,
-        seeds, semaphores, sharing, silent_brokers, streams, watches,
+        seeds, semaphores, sharing, silent_brokers, span_limits, streams, watches,
     },
     store_fixture::{InitialState, StoreFixture},
 };
@@ -428,4 +428,38 @@ on_every_store! {
         t36_a_command_sees_its_own_lock_only
         t38_names_that_look_like_keys_do_not_collide
     }
+}
+
+/// Runs behaviours on the stores whose era limits the spans of leases.
+macro_rules! on_stores_with_span_limits {
+    ($($behaviour:ident)*) => {
+        mod memory_span_limits {
+            use super::*;
+            $(
+                #[tokio::test(start_paused = true)]
+                async fn $behaviour() {
+                    StoreFixture::memory(InitialState::Trusted, span_limits::$behaviour).await;
+                }
+            )*
+        }
+
+        mod redis_span_limits {
+            use super::*;
+            $(
+                #[tokio::test]
+                async fn $behaviour() {
+                    StoreFixture::redis(InitialState::Trusted, span_limits::$behaviour).await;
+                }
+            )*
+        }
+    };
+}
+
+on_stores_with_span_limits! {
+    a_validity_is_cut_until_the_limit_is_raised
+    a_lowered_limit_shortens_no_expiry
+    a_call_whose_lock_delay_is_too_long_is_rejected_until_the_limit_is_raised
+    a_lease_over_the_limit_is_not_renewed_and_is_held_until_its_expiry
+    a_waiter_over_the_limit_is_passed_over_and_rejected_when_it_repeats
+    a_hand_off_over_the_limit_is_not_claimed
 }
