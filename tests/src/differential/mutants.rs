@@ -2,6 +2,7 @@
 
 pub mod revoking;
 pub mod several;
+pub mod spans;
 pub mod voting;
 
 /// A mutation: a text of the scripts, and its replacement in every script.

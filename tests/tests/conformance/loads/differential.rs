@@ -8,7 +8,7 @@ use leasehold_tests::{
         compare,
         mutants::{
             MUTANTS, Mutant, revoking::MUTANTS_OF_REVOKING, several::MUTANTS_OF_SEVERAL,
-            voting::MUTANTS_OF_VOTING,
+            spans::MUTANTS_OF_SPANS, voting::MUTANTS_OF_VOTING,
         },
         outcome_counts::OutcomeCounts,
         script_runner::ScriptRunner,
@@ -138,6 +138,7 @@ fn the_scripts_answer_like_the_specification() {
 fn every_mutant_is_found() {
     let mutants = MUTANTS.iter().chain(&MUTANTS_OF_REVOKING);
     let mutants = mutants.chain(&MUTANTS_OF_SEVERAL).chain(&MUTANTS_OF_VOTING);
+    let mutants = mutants.chain(&MUTANTS_OF_SPANS);
     let mutants: Vec<&Mutant> = mutants.collect();
     let run = |thread: usize| {
         let mutants = mutants.iter().skip(thread).step_by(THREADS);
