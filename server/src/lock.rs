@@ -10,6 +10,7 @@ mod identity;
 mod lease;
 mod mode;
 mod name;
+mod recovery;
 mod stream;
 mod trace;
 
@@ -26,6 +27,7 @@ pub use identity::{
 pub use lease::{Grant, HeldLock, Lease, LeaseRef, PresentedLease};
 pub use mode::{EXCLUSIVE_WEIGHT, HOLDERS_MAX, Mode, PERMITS_MAX};
 pub use name::{LockKey, LockName, NAME_MAX_BYTES, Namespace, encode};
+pub use recovery::RecoveryCause;
 pub use stream::{Attachment, ExpectedAttachment, StaleAttachment, StreamId};
 pub use trace::TraceParent;
 

@@ -6,16 +6,19 @@ use std::{
 };
 
 use fred::types::Value;
-use leasehold_server::store::{
-    StoreError,
-    redis::{
-        connection::{NodeError, RedisConfig},
-        era::{Era, EraBounds},
-        location::StoreLocation,
-        node::Node,
-        script::Script,
-        scripts::Command,
-        supervisor::{Channel, NodeEvent, Subscription, Supervisor},
+use leasehold_server::{
+    lock::RecoveryCause,
+    store::{
+        StoreError,
+        redis::{
+            connection::{NodeError, RedisConfig},
+            era::{Era, EraBounds, Quarantine},
+            location::StoreLocation,
+            node::Node,
+            script::Script,
+            scripts::Command,
+            supervisor::{Channel, NodeEvent, Subscription, Supervisor},
+        },
     },
 };
 use tokio::{
@@ -139,10 +142,16 @@ pub fn remaining_quarantine_ms(node: &Node) -> u64 {
 /// Quarantine `Q` in milliseconds, for the bounds in [`config`].
 pub const Q_MS: u64 = 12_250 + 1_000 + 1_000;
 
-/// Asserts that the quarantine started at most 3 s ago.
-pub fn assert_quarantine(node: &Node) {
+/// Asserts that the quarantine started at most 3 s ago, for this reason.
+pub fn assert_quarantine(node: &Node, cause: RecoveryCause) {
     let left_ms = remaining_quarantine_ms(node);
     assert!((Q_MS - 3_000..=Q_MS).contains(&left_ms), "{left_ms} ms");
+    let era = node.era().expect("one for all locks");
+    let begun = Quarantine {
+        cause: Some(cause),
+        since_ms: era.no_grants_before_ms - Q_MS,
+    };
+    assert_eq!(era.quarantine, Some(begun));
 }
 
 /// Returns the era that the server stores.

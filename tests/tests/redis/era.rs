@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_server::{
-    lock::DeploymentKey,
+    lock::{DeploymentKey, RecoveryCause},
     store::redis::init::{check_store, init_store},
 };
 use leasehold_tests::redis::{
@@ -47,14 +47,23 @@ async fn an_unknown_empty_store_waits_out_the_quarantine() {
     let server = RedisServer::start().await;
     let mut config = config(&server);
     config.trust_empty_store = false;
-    let broker = NodeFixture::start(config).await;
-    assert_quarantine(&*broker.node().await);
+    let broker = NodeFixture::start(config.clone()).await;
+    let node = broker.node().await;
+    assert_quarantine(&node, RecoveryCause::Emptied);
+    let begun = stored_era(&server).await.quarantine;
+    config.bounds.ttl_max_ms = 20_000;
+    let second = NodeFixture::start(config).await;
+    assert_eq!(second.node().await.era_id(), node.era_id());
+    assert_eq!(stored_era(&server).await.quarantine, begun, "larger bounds");
 }
 
 #[tokio::test]
 async fn a_restart_begins_an_era_with_a_quarantine() {
-    for options in [&["--appendonly", "no"][..], &["--appendonly", "yes"][..]] {
-        let mut server = RedisServer::start_with(options).await;
+    for (append_only, cause) in [
+        ("no", RecoveryCause::Emptied),
+        ("yes", RecoveryCause::Restarted),
+    ] {
+        let mut server = RedisServer::start_with(&["--appendonly", append_only]).await;
         let broker = NodeFixture::start(config(&server)).await;
         let before = broker.node().await;
         server.restart().await;
@@ -62,7 +71,7 @@ async fn a_restart_begins_an_era_with_a_quarantine() {
         let after = broker.node().await;
         assert_ne!(after.era_id(), before.era_id());
         assert!(after.deployment_key() == before.deployment_key());
-        assert_quarantine(&after);
+        assert_quarantine(&after, cause);
         assert_eq!(run_answer_script(&after).await, Ok(42));
     }
 }
@@ -79,7 +88,7 @@ async fn a_flush_is_noticed_and_the_key_comes_back() {
     assert!(took <= Duration::from_millis(1_500), "{took:?}");
     let after = broker.node().await;
     assert_ne!(after.era_id(), before.era_id());
-    assert_quarantine(&after);
+    assert_quarantine(&after, RecoveryCause::Emptied);
     assert_eq!(raw.must(&["GET", "lh:key"]).await, key);
     assert!(after.deployment_key() == before.deployment_key());
 }
@@ -139,7 +148,7 @@ async fn a_promoted_replica_begins_an_era_with_a_quarantine() {
     let second = NodeFixture::start(config(&replica)).await;
     let after = second.node().await;
     assert_ne!(after.era_id(), before.era_id());
-    assert_quarantine(&after);
+    assert_quarantine(&after, RecoveryCause::Promoted);
     assert!(after.deployment_key() == before.deployment_key());
 }
 

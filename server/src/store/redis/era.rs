@@ -2,7 +2,7 @@
 //! it may grant.
 
 use super::scripts::SCHEMA;
-use crate::lock::{BrokerId, DeploymentKey, expiry_ms};
+use crate::lock::{BrokerId, DeploymentKey, RecoveryCause, expiry_ms};
 
 /// Longest times that the brokers of a deployment allow, from which the quarantine follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +57,18 @@ pub struct Era {
     /// In a cluster: true if the slot was moving to another server, which may have some of its
     /// locks.
     pub is_moving: bool,
+    /// The period without grants with which the era began. `None` if there was none, or if an
+    /// earlier version wrote the era.
+    pub quarantine: Option<Quarantine>,
+}
+
+/// Reason and beginning of the period in which an era allows no grants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Quarantine {
+    /// `None` if only a later version has the cause.
+    pub cause: Option<RecoveryCause>,
+    /// Time of the Redis clock.
+    pub since_ms: u64,
 }
 
 /// A replaced master that may still accept writes. It expires leases on schedule and grants their
@@ -81,6 +93,9 @@ pub enum FormerProcess {
 const MOVING: &str = "moving";
 /// Prefix of the field that names the former master (era.lua).
 const FORMER: &str = "former:";
+/// Prefixes of the fields of the quarantine (era.lua).
+const CAUSE: &str = "cause:";
+const SINCE: &str = "since:";
 /// Run id of an unknown former master.
 const UNKNOWN: &str = "*";
 
@@ -154,6 +169,7 @@ impl Era {
             key_source,
             former: None,
             is_moving: false,
+            quarantine: None,
         }
     }
 
@@ -190,18 +206,26 @@ impl Era {
             },
             former: None,
             is_moving: false,
+            quarantine: None,
         };
         // Later versions append fields without a new schema.
         let more: Vec<&str> = fields.collect();
         Some(Self {
             former: more.iter().find_map(|field| FormerMaster::parse(field)),
             is_moving: more.contains(&MOVING),
+            quarantine: Quarantine::parse(&more),
             ..era
         })
     }
 
+    /// Returns the name of the cause of the quarantine, for the log.
+    pub fn cause_name(&self) -> &'static str {
+        let cause = self.quarantine.and_then(|quarantine| quarantine.cause);
+        cause.map_or("unknown", RecoveryCause::name)
+    }
+
     /// Returns the stored text after `no_grants_before`. The script computes that time, and the
-    /// former master.
+    /// former master. For a new quarantine it also appends the fields of that.
     pub fn fields_after_time(&self) -> String {
         let mut fields = format!(
             "{SCHEMA}|{}|{}|{}|{}|{}|{}|{}",
@@ -219,7 +243,23 @@ impl Era {
         if self.is_moving {
             fields.extend(["|", MOVING]);
         }
+        if let Some(Quarantine { cause, since_ms }) = self.quarantine {
+            if let Some(cause) = cause {
+                fields.extend(["|", CAUSE, cause.name()]);
+            }
+            fields.extend(["|", SINCE, &since_ms.to_string()]);
+        }
         fields
+    }
+}
+
+impl Quarantine {
+    fn parse(fields: &[&str]) -> Option<Self> {
+        let value_after = |prefix| fields.iter().find_map(|field| field.strip_prefix(prefix));
+        Some(Self {
+            cause: value_after(CAUSE).and_then(RecoveryCause::from_name),
+            since_ms: value_after(SINCE)?.parse().ok()?,
+        })
     }
 }
 
@@ -286,12 +326,49 @@ mod tests {
             };
             assert_eq!(Era::parse(&text), Ok(replaced));
         }
-        assert_eq!(Era::parse(&text), Ok(era));
+        assert_eq!(Era::parse(&text), Ok(era.clone()));
         assert_eq!(Era::parse("x"), Err(EraParseError::Unreadable));
         let elsewhere = text.replace("file", "elsewhere");
         assert_eq!(Era::parse(&elsewhere), Err(EraParseError::Unreadable));
         let later = Era::parse("id|0|9|in whatever way");
         assert_eq!(later, Err(EraParseError::OtherSchema("9".to_owned())));
+    }
+
+    #[test]
+    fn the_cause_and_the_beginning_of_a_quarantine_are_read_back() {
+        let key = DeploymentKey::random();
+        let server = ServerIdentity {
+            run_id: "run".into(),
+            replid: "repl".into(),
+            replid2: "000".into(),
+        };
+        let era = Era::new(&server, EraBounds::default(), &key, KeySource::Store);
+        for cause in RecoveryCause::ALL {
+            let quarantine = Some(Quarantine {
+                cause: Some(cause),
+                since_ms: 1_795_000_000_000,
+            });
+            let era = Era {
+                quarantine,
+                ..era.clone()
+            };
+            let fields = era.fields_after_time();
+            let expected = format!("|cause:{}|since:1795000000000", cause.name());
+            assert!(fields.ends_with(&expected), "{fields}");
+            assert_eq!(Era::parse(&format!("{}|0|{fields}", era.id)), Ok(era));
+        }
+        let parsed = |end: &str| {
+            let text = format!("{}|0|{}{end}", era.id, era.fields_after_time());
+            Era::parse(&text).expect("an era").quarantine
+        };
+        assert_eq!(parsed(""), None, "an earlier version");
+        assert_eq!(parsed("|cause:restarted"), None);
+        let later = Quarantine {
+            cause: None,
+            since_ms: 7,
+        };
+        assert_eq!(parsed("|cause:eaten|since:7"), Some(later));
+        assert_eq!(parsed("|since:7|former:9:*"), Some(later));
     }
 
     #[test]

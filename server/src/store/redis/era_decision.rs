@@ -1,7 +1,7 @@
 //! Decision, without I/O, about the era and the deployment key of a store.
 
 use super::era::{Era, EraBounds, FormerMaster, FormerProcess, KeySource, ServerIdentity};
-use crate::lock::DeploymentKey;
+use crate::lock::{DeploymentKey, RecoveryCause};
 
 /// Values found in the store.
 #[derive(Debug, Clone, Default)]
@@ -11,6 +11,8 @@ pub struct StoredState {
     /// True if the slot of the era was moving to another server but stayed, so that the other
     /// server's writes may be lost.
     pub has_stayed: bool,
+    /// True if the era is that of a slot of a cluster.
+    pub is_slot: bool,
 }
 
 /// The relevant settings of this broker.
@@ -49,8 +51,8 @@ pub enum EraDecision {
 pub struct EraWrite {
     /// The era. Its `no_grants_before_ms` counts only without a quarantine.
     pub era: Era,
-    /// Time from now in which nothing new is granted.
-    pub quarantine_ms: Option<u64>,
+    /// The period from now on in which nothing new is granted.
+    pub quarantine: Option<QuarantineWrite>,
     /// The master that the server has replaced since the previous era.
     pub replaced: Option<ReplacedMaster>,
     /// The former master that the previous era names.
@@ -59,6 +61,13 @@ pub struct EraWrite {
     pub key: DeploymentKey,
     /// True if the key is stored as well.
     pub store_key: bool,
+}
+
+/// A quarantine to begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QuarantineWrite {
+    pub cause: RecoveryCause,
+    pub duration_ms: u64,
 }
 
 /// A master that was replaced.
@@ -122,7 +131,10 @@ fn decide_with_era(
                 no_grants_before_ms: known_state.no_grants_before_ms.max(era.no_grants_before_ms),
                 ..Era::new(server, own.bounds, &key, source(own))
             },
-            quarantine_ms: Some(bounds(Some(era.bounds), own, known_state).quarantine_ms()),
+            quarantine: Some(QuarantineWrite {
+                cause: recovery_cause(era, found, server, is_doubted),
+                duration_ms: bounds(Some(era.bounds), own, known_state).quarantine_ms(),
+            }),
             replaced: replaced(era, server, own, known_state),
             former: era.former.clone(),
             key,
@@ -139,7 +151,7 @@ fn decide_with_era(
             former: None,
             ..era.clone()
         },
-        quarantine_ms: None,
+        quarantine: None,
         replaced: None,
         former: era.former.clone(),
         key,
@@ -167,7 +179,10 @@ fn decide_without_era(
             no_grants_before_ms: known_state.no_grants_before_ms,
             ..Era::new(server, own.bounds, &key, source(own))
         },
-        quarantine_ms: (!never_used).then(|| bounds(None, own, known_state).quarantine_ms()),
+        quarantine: (!never_used).then(|| QuarantineWrite {
+            cause: RecoveryCause::Emptied,
+            duration_ms: bounds(None, own, known_state).quarantine_ms(),
+        }),
         // In a cluster the era of a slot may have moved without some of its locks.
         replaced: (!never_used && server.has_replaced_a_master()).then(|| ReplacedMaster {
             process: FormerProcess::Unknown,
@@ -177,6 +192,29 @@ fn decide_without_era(
         key,
         store_key,
     }))
+}
+
+/// Returns the reason why the era that was found ends.
+fn recovery_cause(
+    era: &Era,
+    found: &StoredState,
+    server: &ServerIdentity,
+    is_doubted: bool,
+) -> RecoveryCause {
+    if era.run_id != server.run_id {
+        return match (found.is_slot, server.has_replaced_a_master()) {
+            // A master to which a slot moves does not continue the data of the slot's last master.
+            (true, _) if era.replid != server.replid2 => RecoveryCause::SlotMoved,
+            (_, true) => RecoveryCause::Promoted,
+            (_, false) => RecoveryCause::Restarted,
+        };
+    }
+    match (server.continues(&era.replid), found.has_stayed, is_doubted) {
+        (false, _, _) => RecoveryCause::Promoted,
+        (true, true, _) => RecoveryCause::SlotStayed,
+        (true, false, true) => RecoveryCause::AssumptionViolated,
+        (true, false, false) => RecoveryCause::KeyLost,
+    }
 }
 
 fn source(own: &LocalConfig) -> KeySource {
@@ -227,6 +265,7 @@ const KEY_OF_ANOTHER_ERA: &str = "holds a deployment key that does not belong to
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::redis::era::Quarantine;
 
     const SMALL: EraBounds = EraBounds {
         ttl_max_ms: 1_000,
@@ -257,6 +296,7 @@ mod tests {
     fn found(key: &DeploymentKey, bounds: EraBounds) -> StoredState {
         StoredState {
             has_stayed: false,
+            is_slot: false,
             era: Some(Era::new(&here(), bounds, key, KeySource::Store)),
             key: Some(key.clone()),
         }
@@ -287,7 +327,7 @@ mod tests {
         own.bounds.ttl_max_ms = 5_000;
         let write = written(decide_era(&found, &here(), &own, &KnownState::default()));
         let era = found.era.expect("found");
-        assert_eq!((write.era.id, write.quarantine_ms), (era.id, None));
+        assert_eq!((write.era.id, write.quarantine), (era.id, None));
         assert_eq!(write.era.bounds, own.bounds);
         assert!(!write.store_key);
     }
@@ -307,15 +347,71 @@ mod tests {
                 &KnownState::default(),
             ));
             assert_ne!(write.era.id, old.id);
-            assert_eq!(
-                write.quarantine_ms,
-                Some(EraBounds::default().quarantine_ms())
-            );
+            let quarantine = write.quarantine.expect("locks may be lost");
+            assert_eq!(quarantine.duration_ms, EraBounds::default().quarantine_ms());
             assert_eq!(write.era.no_grants_before_ms, 77);
             assert_eq!(write.era.bounds, SMALL);
             assert_eq!(write.era.run_id, server.run_id);
             assert_eq!((write.key, write.store_key), (key.clone(), false));
         }
+    }
+
+    #[test]
+    fn an_era_that_ends_names_the_cause() {
+        let key = DeploymentKey::random();
+        let cause = |change: &dyn Fn(&mut StoredState, &mut KnownState), server| {
+            let mut found = found(&key, SMALL);
+            let mut known_state = KnownState::default();
+            change(&mut found, &mut known_state);
+            let decision = decide_era(&found, &server, &own(None), &known_state);
+            written(decision).quarantine.map(|begun| begun.cause)
+        };
+        let none = |_: &mut StoredState, _: &mut KnownState| {};
+        let slot = |found: &mut StoredState, _: &mut KnownState| found.is_slot = true;
+        let stayed = |found: &mut StoredState, _: &mut KnownState| found.has_stayed = true;
+        let doubted = |found: &mut StoredState, known: &mut KnownState| {
+            let era = found.era.as_ref().expect("found");
+            known.doubted = Some(era.id.as_str().into());
+        };
+        let keyless = |found: &mut StoredState, _: &mut KnownState| found.key = None;
+        let emptied = |found: &mut StoredState, _: &mut KnownState| {
+            *found = StoredState::default();
+        };
+        use RecoveryCause as Cause;
+        type Change<'a> = &'a dyn Fn(&mut StoredState, &mut KnownState);
+        let cases: [(Change<'_>, ServerIdentity, RecoveryCause); 11] = [
+            (&none, server("again", "new", "000"), Cause::Restarted),
+            (&none, server("other", "new", "data"), Cause::Promoted),
+            (&none, server("other", "new", "third"), Cause::Promoted),
+            (&none, server("run", "new", "data"), Cause::Promoted),
+            (&slot, server("other", "new", "000"), Cause::SlotMoved),
+            (&slot, server("other", "new", "third"), Cause::SlotMoved),
+            (&slot, server("other", "new", "data"), Cause::Promoted),
+            (&stayed, here(), Cause::SlotStayed),
+            (&doubted, here(), Cause::AssumptionViolated),
+            (&keyless, here(), Cause::KeyLost),
+            (&emptied, here(), Cause::Emptied),
+        ];
+        for (change, server, expected) in cases {
+            assert_eq!(cause(change, server.clone()), Some(expected), "{server:?}");
+        }
+    }
+
+    #[test]
+    fn larger_bounds_keep_the_cause_of_the_quarantine() {
+        let key = DeploymentKey::random();
+        let mut found = found(&key, SMALL);
+        let quarantine = Some(Quarantine {
+            cause: Some(RecoveryCause::Restarted),
+            since_ms: 7,
+        });
+        found.era.as_mut().expect("found").quarantine = quarantine;
+        let own = LocalConfig {
+            bounds: EraBounds::default(),
+            ..own(None)
+        };
+        let write = written(decide_era(&found, &here(), &own, &KnownState::default()));
+        assert_eq!((write.era.quarantine, write.quarantine), (quarantine, None));
     }
 
     #[test]
@@ -357,7 +453,13 @@ mod tests {
             &own,
             &KnownState::default(),
         ));
-        assert_eq!(waits.quarantine_ms, Some(SMALL.quarantine_ms()));
+        let emptied = |bounds: EraBounds| {
+            Some(QuarantineWrite {
+                cause: RecoveryCause::Emptied,
+                duration_ms: bounds.quarantine_ms(),
+            })
+        };
+        assert_eq!(waits.quarantine, emptied(SMALL));
         assert!(waits.store_key);
         own.trust_empty_store = true;
         let trusts = written(decide_era(
@@ -366,7 +468,7 @@ mod tests {
             &own,
             &KnownState::default(),
         ));
-        assert_eq!(trusts.quarantine_ms, None);
+        assert_eq!(trusts.quarantine, None);
         let mut known_state = KnownState::default();
         known_state.remember(&found(&trusts.key, EraBounds::default()).era.expect("era"));
         known_state.key = Some(trusts.key.clone());
@@ -376,10 +478,7 @@ mod tests {
             &own,
             &known_state,
         ));
-        assert_eq!(
-            lost.quarantine_ms,
-            Some(EraBounds::default().quarantine_ms())
-        );
+        assert_eq!(lost.quarantine, emptied(EraBounds::default()));
         assert_eq!((lost.key, lost.store_key), (trusts.key, true));
     }
 
@@ -394,7 +493,7 @@ mod tests {
             ..KnownState::default()
         };
         let knows = written(decide_era(&found, &here(), &own(None), &known_state));
-        assert_eq!((knows.era.id, knows.quarantine_ms), (era.id.clone(), None));
+        assert_eq!((knows.era.id, knows.quarantine), (era.id.clone(), None));
         assert_eq!((knows.key, knows.store_key), (key.clone(), true));
         let learns = written(decide_era(
             &found,
@@ -403,7 +502,11 @@ mod tests {
             &KnownState::default(),
         ));
         assert_ne!(learns.era.id, era.id);
-        assert_eq!(learns.quarantine_ms, Some(SMALL.quarantine_ms()));
+        let quarantine = QuarantineWrite {
+            cause: RecoveryCause::KeyLost,
+            duration_ms: SMALL.quarantine_ms(),
+        };
+        assert_eq!(learns.quarantine, Some(quarantine));
         assert!(learns.key != key && learns.store_key);
     }
 

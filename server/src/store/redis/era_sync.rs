@@ -112,13 +112,16 @@ impl PendingEra {
     pub(super) fn command(&self, keys: Vec<String>) -> Command {
         let EraWrite {
             era,
-            quarantine_ms,
+            quarantine,
             replaced,
             former,
             key,
             store_key,
         } = &*self.write;
-        let quarantine = quarantine_ms.map_or_else(|| "-1".to_owned(), |ms| ms.to_string());
+        let (quarantine_ms, cause) = quarantine.map_or_else(
+            || ("-1".to_owned(), ""),
+            |begun| (begun.duration_ms.to_string(), begun.cause.name()),
+        );
         let (replaced, writes_for_ms) = replaced.as_ref().map_or(("", 0), |replaced| {
             (replaced.process.field(), replaced.writes_for_ms)
         });
@@ -129,17 +132,18 @@ impl PendingEra {
             true => key.expose(),
             false => String::new(),
         };
-        let args: [Value; 10] = [
+        let args: [Value; 11] = [
             self.expected.as_str().into(),
             era.id.as_str().into(),
             era.fields_after_time().into(),
-            quarantine.into(),
+            quarantine_ms.into(),
             era.no_grants_before_ms.to_string().into(),
             stored_key.into(),
             replaced.into(),
             writes_for_ms.to_string().into(),
             former_until_ms.to_string().into(),
             former.into(),
+            cause.into(),
         ];
         Command {
             keys,
@@ -177,6 +181,7 @@ async fn read_store(server: &VerifiedServer) -> Result<(StoredState, Option<Stri
         era: era.map_err(|reason| era_error(&name, &reason, &config.era_key()))?,
         key: key.transpose()?,
         has_stayed: false,
+        is_slot: false,
     };
     Ok((found, text))
 }
@@ -211,7 +216,9 @@ async fn write_era(
     if wait_ms > 0 {
         warn!(
             era = era.id,
-            wait_ms, "{name} may have lost locks: no new grants for a while"
+            cause = era.cause_name(),
+            wait_ms,
+            "{name} may have lost locks: no new grants for a while"
         );
     } else {
         info!(era = era.id, "{name} has an era written by this broker");

@@ -72,6 +72,7 @@ struct SyncReport {
     /// The written slots that are in quarantine, and the longest quarantine.
     quarantined: Vec<u16>,
     quarantine_ms: u64,
+    causes: BTreeSet<&'static str>,
     redirected: Vec<u16>,
     failed: Vec<u16>,
     failure: String,
@@ -280,6 +281,7 @@ impl SlotEraSync {
                 has_stayed: was_moving && self.has_stopped_moving(slot).await?,
                 era,
                 key: None,
+                is_slot: true,
             };
             let known_state = self.slots.history.known_state(slot);
             match (decide(&self.server, &found, &known_state)?, found.era) {
@@ -329,7 +331,7 @@ impl SlotEraSync {
                     now_ms,
                 })) => {
                     self.adopt_era(slot, &era, now_ms);
-                    report.record_write(slot, era.no_grants_before_ms.saturating_sub(now_ms));
+                    report.record_write(slot, &era, now_ms);
                 }
                 Ok(Some(WrittenEra { era: Err(_), .. })) => report.failed.push(slot),
                 Ok(None) => retry_slots.push(slot),
@@ -375,10 +377,12 @@ impl SlotEraSync {
 }
 
 impl SyncReport {
-    fn record_write(&mut self, slot: u16, wait_ms: u64) {
+    fn record_write(&mut self, slot: u16, era: &Era, now_ms: u64) {
         self.written.push(slot);
+        let wait_ms = era.no_grants_before_ms.saturating_sub(now_ms);
         if wait_ms > 0 {
             self.quarantined.push(slot);
+            self.causes.insert(era.cause_name());
             self.quarantine_ms = self.quarantine_ms.max(wait_ms);
         }
     }
@@ -402,6 +406,7 @@ impl SyncReport {
         if !waiting.is_empty() {
             warn!(
                 slots = ranges(waiting.iter().copied()),
+                cause = Vec::from_iter(self.causes.iter().copied()).join(", "),
                 wait_ms = self.quarantine_ms,
                 "{name} may have lost locks: no new grants in these slots for a while"
             );

@@ -9,7 +9,7 @@
 --      7 run id of the master that the server has replaced, '' for none;
 --      8 time in ms for which that master may still accept writes;
 --      9 time in ms until which the previous era's former master may accept writes, '0' for none;
---      10 run id of that master, '' for none
+--      10 run id of that master, '' for none; 11 cause of the quarantine
 -- Reply: 1 if written, the era now in force, the time in ms
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -24,6 +24,9 @@ if quarantine >= 0 then
   no_grants_before = now + quarantine
 end
 era = ARGV[2] .. '|' .. string.format('%.0f', no_grants_before) .. '|' .. ARGV[3]
+if quarantine >= 0 then
+  era = era .. '|cause:' .. ARGV[11] .. '|since:' .. string.format('%.0f', now)
+end
 local former, until_ms = ARGV[7], now + tonumber(ARGV[8])
 local former_before, until_before = ARGV[10], tonumber(ARGV[9])
 if until_before > now then
