@@ -39,7 +39,10 @@ use crate::{
     quotas::Quotas,
     random::RandomSource,
     recent_events::RecentEvents,
-    store::{Checked, Cursor, Event, LeaseRejection, LimitSet, Listed, Revoked, Store, StoreError},
+    store::{
+        Checked, Cursor, Event, LeaseRejection, LimitSet, Listed, RecoveryState, Revoked, Store,
+        StoreError,
+    },
     trace::Tracing,
 };
 
@@ -254,9 +257,9 @@ impl Broker {
         self.streams.count()
     }
 
-    /// Returns the remaining time without new grants, see [`Store::recovering_ms`].
-    pub fn recovering_ms(&self) -> Option<u64> {
-        self.store.recovering_ms()
+    /// Returns the recovery of the store, see [`Store::recovery`].
+    pub fn recovery(&self) -> RecoveryState {
+        self.store.recovery()
     }
 
     /// Waits until a drain begins.
@@ -351,7 +354,13 @@ impl From<StoreError> for LockError {
         match error {
             StoreError::Unavailable(_) | StoreError::NotExecuted(_) => Self::StoreUnavailable,
             StoreError::Full(_) => Self::StoreFull,
-            StoreError::Recovering { retry_after_ms } => Self::StoreRecovering { retry_after_ms },
+            StoreError::Recovering {
+                retry_after_ms,
+                recovery,
+            } => Self::StoreRecovering {
+                retry_after_ms,
+                recovery,
+            },
             StoreError::Corrupt(_) => Self::StoreCorrupt,
             StoreError::InvalidReply(_) => Self::Internal,
             StoreError::Unsupported(reason) => Self::Unsupported(reason),

@@ -27,7 +27,7 @@ pub use identity::{
 pub use lease::{Grant, HeldLock, Lease, LeaseRef, PresentedLease};
 pub use mode::{EXCLUSIVE_WEIGHT, HOLDERS_MAX, Mode, PERMITS_MAX};
 pub use name::{LockKey, LockName, NAME_MAX_BYTES, Namespace, encode};
-pub use recovery::RecoveryCause;
+pub use recovery::{ActiveRecovery, Recovery, RecoveryCause, UNKNOWN_CAUSE};
 pub use stream::{Attachment, ExpectedAttachment, StaleAttachment, StreamId};
 pub use trace::TraceParent;
 

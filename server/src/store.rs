@@ -29,9 +29,9 @@ pub use self::{
     watch::{Change, ChangeKind, WATCHED_MS},
 };
 use crate::lock::{
-    AcquireCommand, ActiveClosure, Attachment, AttemptId, BrokerId, CloseCommand, DeploymentKey,
-    ExpectedAttachment, FencingToken, Filter, Grant, LeaseId, LeaseRef, LockKey, LockState,
-    ReleaseScope, RequestHash, RevokeCommand, Ttl,
+    AcquireCommand, ActiveClosure, ActiveRecovery, Attachment, AttemptId, BrokerId, CloseCommand,
+    DeploymentKey, ExpectedAttachment, FencingToken, Filter, Grant, LeaseId, LeaseRef, LockKey,
+    LockState, ReleaseScope, RequestHash, RevokeCommand, Ttl,
 };
 
 /// One broker's connection to the store.
@@ -132,10 +132,18 @@ pub trait Store: Send + Sync + 'static {
     /// Returns the broker that owns the connection.
     fn broker(&self) -> BrokerId;
 
-    /// Returns the time for which nothing new is granted after a loss of data; 0 if grants are
-    /// made. `None` if the parts of the store have different times. Reads local state without
-    /// sending a request, so that callers do not wait.
-    fn recovering_ms(&self) -> Option<u64>;
+    /// Returns the recovery after a loss of data. Reads local state without sending a request, so
+    /// that callers do not wait.
+    fn recovery(&self) -> RecoveryState;
+
+    /// Returns the recovery of the part of the store that keeps the lock, from local state. `None`
+    /// if that part grants locks, or if it is unknown.
+    fn recovery_of(&self, _lock: &LockKey) -> Option<ActiveRecovery> {
+        match self.recovery() {
+            RecoveryState::Recovering { recovery, .. } => Some(recovery),
+            RecoveryState::Granting | RecoveryState::Unknown => None,
+        }
+    }
 
     /// Returns the key from which the lease tokens of this deployment are derived.
     async fn deployment_key(&self) -> Result<DeploymentKey, StoreError>;
@@ -285,6 +293,35 @@ pub enum Assumption {
     NoEviction,
 }
 
+/// Recovery of a store after a loss of data, as far as the broker knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum RecoveryState {
+    /// New locks are granted.
+    Granting,
+    /// Nothing new is granted yet.
+    Recovering {
+        /// Name of the server, for messages to operators.
+        server: String,
+        recovery: ActiveRecovery,
+    },
+    /// Each part of the store recovers separately, or no server is verified.
+    #[default]
+    Unknown,
+}
+
+impl RecoveryState {
+    /// Creates the state of a store that is one server.
+    pub(crate) fn of_server(
+        server: impl FnOnce() -> String,
+        recovery: Option<ActiveRecovery>,
+    ) -> Self {
+        recovery.map_or(Self::Granting, |recovery| Self::Recovering {
+            server: server(),
+            recovery,
+        })
+    }
+}
+
 /// Error of a store command.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum StoreError {
@@ -303,8 +340,10 @@ pub enum StoreError {
     /// The store has lost data and makes no new grants yet.
     #[error("store recovering for {retry_after_ms} ms")]
     Recovering {
-        /// Time until grants resume.
+        /// Time until grants resume, or after which to retry.
         retry_after_ms: u64,
+        /// The recovery, if it is known.
+        recovery: Option<ActiveRecovery>,
     },
     /// The store does not support the operation. Contains the reason as a sentence.
     #[error("{0}")]
@@ -322,5 +361,13 @@ impl StoreError {
     /// Returns true if the command may have been executed, or may still be executed.
     pub fn may_have_executed(&self) -> bool {
         matches!(self, Self::Unavailable(_) | Self::InvalidReply(_))
+    }
+
+    /// Adds the recovery to the error for a store that recovers. Returns other errors unchanged.
+    fn with_recovery(mut self, known: impl FnOnce() -> Option<ActiveRecovery>) -> Self {
+        if let Self::Recovering { recovery, .. } = &mut self {
+            *recovery = known();
+        }
+        self
     }
 }

@@ -427,7 +427,7 @@ pub fn lock_key(namespace: &str, name: &str) -> LockKey {
 
 /// Asserts that a recovering store rejected a call, and returns the remaining time.
 pub fn recovering_ms(refused: Result<Acquired, StoreError>) -> u64 {
-    let Err(StoreError::Recovering { retry_after_ms }) = refused else {
+    let Err(StoreError::Recovering { retry_after_ms, .. }) = refused else {
         panic!("{refused:?} instead of recovering");
     };
     retry_after_ms

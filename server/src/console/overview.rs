@@ -7,12 +7,12 @@ use axum::{Extension, extract::State, response::Response};
 
 use super::{
     ConsoleState, SharedState,
-    format::{Link, Moment, span},
+    format::{Link, Moment},
     layout::{ErrorPage, Layout, render, require_broker},
     lock_counts::{HotLock, LockCounts},
     sse::{View, updates_address},
 };
-use crate::{access::Verb, broker::Broker, request::RequestContext};
+use crate::{access::Verb, broker::Broker, request::RequestContext, store::RecoveryState};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -122,17 +122,18 @@ impl Store {
             .ended
             .as_ref()
             .map_or("", |end| &end.incomplete_reason);
-        let (state, css_class, summary) = match (reason, broker.recovering_ms()) {
-            ("", Some(ms @ 1..)) => {
+        let (state, css_class, summary) = match (reason, broker.recovery()) {
+            ("", RecoveryState::Recovering { server, recovery }) => {
                 let summary = format!(
-                    "The store lost data: no new locks are granted for {}, so that no lock is \
-                     granted twice. Leases that the store still has are renewed.",
-                    span(ms)
+                    "{}. Leases that the store still has are renewed.",
+                    recovery.sentence(&server)
                 );
                 ("recovering", "warning", summary)
             }
-            ("", Some(0)) => ("answers", "good", "New locks are granted.".to_owned()),
-            ("", None) => {
+            ("", RecoveryState::Granting) => {
+                ("answers", "good", "New locks are granted.".to_owned())
+            }
+            ("", RecoveryState::Unknown) => {
                 let summary = "Each part of the store recovers separately after a loss of data; \
                                the log names the part.";
                 ("answers", "good", summary.to_owned())

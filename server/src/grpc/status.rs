@@ -195,7 +195,7 @@ fn classify(error: &LockError) -> (Code, pb::ErrorReason, Option<u64>) {
             Reason::StoreFull,
             Some(FULL_RETRY_MS),
         ),
-        LockError::StoreRecovering { retry_after_ms } => (
+        LockError::StoreRecovering { retry_after_ms, .. } => (
             Code::Unavailable,
             Reason::StoreRecovering,
             Some(*retry_after_ms),

@@ -2,7 +2,9 @@
 
 use thiserror::Error;
 
-use super::{ATTEMPTS_MAX, Contention, ENTRIES_MAX, EXCLUSIVE_WEIGHT, LOCKS_MAX, LockKey};
+use super::{
+    ATTEMPTS_MAX, ActiveRecovery, Contention, ENTRIES_MAX, EXCLUSIVE_WEIGHT, LOCKS_MAX, LockKey,
+};
 
 /// Error of a failed call. `grpc::status` is the only mapping to gRPC statuses.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -90,10 +92,12 @@ pub enum LockError {
     #[error("the store's record of the lock cannot be read")]
     StoreCorrupt,
     /// The store lost data. Grants resume after every lease that may have been lost has expired.
-    #[error("the store is recovering from a loss of data")]
+    #[error("{}", recovery_text(*recovery))]
     StoreRecovering {
         /// Time after which to retry.
         retry_after_ms: u64,
+        /// The recovery, if it is known.
+        recovery: Option<ActiveRecovery>,
     },
     /// The client cancelled the wait.
     #[error("the wait was cancelled")]
@@ -195,6 +199,13 @@ fn bound_reached(resource: &str, bound: Bound) -> String {
         }
         Bound::Total(max) => format!("this broker has {max} {resource}, the maximum"),
     }
+}
+
+fn recovery_text(recovery: Option<ActiveRecovery>) -> String {
+    recovery.map_or_else(
+        || "the store is recovering from a loss of data".to_owned(),
+        |recovery| recovery.sentence("the store"),
+    )
 }
 
 fn contention_text(contention: &Contention) -> String {

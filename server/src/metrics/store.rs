@@ -9,13 +9,13 @@ use tokio::time::Instant;
 use super::{LabelCounters, Metrics, Registrar, buckets, labels::Label};
 use crate::{
     lock::{
-        AcquireCommand, ActiveClosure, Attachment, AttemptId, BrokerId, CloseCommand,
-        DeploymentKey, ExpectedAttachment, FencingToken, Filter, Grant, LeaseRef, LockKey,
-        LockState, ReleaseScope, RequestHash, RevokeCommand,
+        AcquireCommand, ActiveClosure, ActiveRecovery, Attachment, AttemptId, BrokerId,
+        CloseCommand, DeploymentKey, ExpectedAttachment, FencingToken, Filter, Grant, LeaseRef,
+        LockKey, LockState, ReleaseScope, RequestHash, RevokeCommand,
     },
     store::{
         Acquired, Assumption, Cancelled, Checked, Cursor, LeaseReply, LimitSet, Listed, Listener,
-        Released, Renewal, Revoked, Store, StoreError, Touched,
+        RecoveryState, Released, Renewal, Revoked, Store, StoreError, Touched,
     },
 };
 
@@ -213,8 +213,12 @@ impl Store for InstrumentedStore {
         self.store.broker()
     }
 
-    fn recovering_ms(&self) -> Option<u64> {
-        self.store.recovering_ms()
+    fn recovery(&self) -> RecoveryState {
+        self.store.recovery()
+    }
+
+    fn recovery_of(&self, lock: &LockKey) -> Option<ActiveRecovery> {
+        self.store.recovery_of(lock)
     }
 
     async fn deployment_key(&self) -> Result<DeploymentKey, StoreError> {

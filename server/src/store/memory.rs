@@ -21,10 +21,7 @@ mod watch;
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
@@ -38,12 +35,13 @@ use self::{
 };
 use super::{
     Acquired, Cancelled, Change, Checked, Cursor, Event, LeaseReply, LimitSet, Listed, Listener,
-    Outcome, Rejected, Released, Renewal, Revoked, Store, StoreError, Touched, WATCHED_MS,
+    Outcome, RecoveryState, Rejected, Released, Renewal, Revoked, Store, StoreError, Touched,
+    WATCHED_MS,
 };
 use crate::lock::{
-    AcquireCommand, ActiveClosure, Attachment, AttemptId, BrokerId, CloseCommand, DeploymentKey,
-    ExpectedAttachment, FencingToken, Filter, Grant, LeaseRef, LockKey, LockState, ReleaseScope,
-    RequestHash, RevokeCommand,
+    AcquireCommand, ActiveClosure, ActiveRecovery, Attachment, AttemptId, BrokerId, CloseCommand,
+    DeploymentKey, ExpectedAttachment, FencingToken, Filter, Grant, LeaseRef, LockKey, LockState,
+    Recovery, RecoveryCause, ReleaseScope, RequestHash, RevokeCommand,
 };
 use crate::time::{millis, unix_time};
 
@@ -57,7 +55,7 @@ type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
 /// The records, shared by all brokers of this process.
 pub struct Memory {
     clock: Clock,
-    no_grants_before_ms: AtomicU64,
+    recovery: Mutex<Recovery>,
     span_limit: Mutex<SpanLimit>,
     key: DeploymentKey,
     state: Mutex<State>,
@@ -103,7 +101,7 @@ impl Memory {
             started_us.saturating_add(elapsed_us)
         };
         let memory = Self::with_clock(clock, DeploymentKey::random());
-        memory.grant_nothing_for(quarantine);
+        memory.grant_nothing_for(quarantine, RecoveryCause::Emptied);
         memory
     }
 
@@ -115,8 +113,12 @@ impl Memory {
     ) -> Arc<Self> {
         Arc::new(Self {
             clock: Box::new(clock),
-            no_grants_before_ms: AtomicU64::new(0),
             span_limit: Mutex::new(SpanLimit::None),
+            recovery: Mutex::new(Recovery {
+                cause: None,
+                since_ms: None,
+                until_ms: 0,
+            }),
             key,
             state: Mutex::default(),
         })
@@ -131,7 +133,7 @@ impl Memory {
     /// `quarantine`.
     pub fn restore(&self, saved: SavedRecords, quarantine: Duration) {
         self.state.lock().records = saved.0;
-        self.grant_nothing_for(quarantine);
+        self.grant_nothing_for(quarantine, RecoveryCause::Restarted);
     }
 
     /// Sets the limit of the spans of leases.
@@ -139,9 +141,13 @@ impl Memory {
         *self.span_limit.lock() = limit;
     }
 
-    fn grant_nothing_for(&self, quarantine: Duration) {
-        let until_ms = (self.now_us() / 1_000).saturating_add(millis(quarantine));
-        self.no_grants_before_ms.store(until_ms, Ordering::Relaxed);
+    fn grant_nothing_for(&self, quarantine: Duration, cause: RecoveryCause) {
+        let now_ms = self.now_us() / 1_000;
+        *self.recovery.lock() = Recovery {
+            cause: Some(cause),
+            since_ms: Some(now_ms),
+            until_ms: now_ms.saturating_add(millis(quarantine)),
+        };
     }
 
     pub fn connect(self: &Arc<Self>, broker: BrokerId) -> MemoryStore {
@@ -151,8 +157,9 @@ impl Memory {
         }
     }
 
-    fn no_grants_before_ms(&self) -> u64 {
-        self.no_grants_before_ms.load(Ordering::Relaxed)
+    fn recovery(&self) -> Option<ActiveRecovery> {
+        let recovery = *self.recovery.lock();
+        recovery.active_at(self.now_us() / 1_000)
     }
 
     /// Returns the time of the store's clock, in microseconds since 1970.
@@ -212,7 +219,7 @@ impl MemoryStore {
             now_us: self.memory.now_us(),
             broker: self.broker,
             not_after_ms: u64::MAX,
-            grants: Grants::NotBefore(self.memory.no_grants_before_ms()),
+            grants: Grants::NotBefore(self.memory.recovery.lock().until_ms),
             span_limit: *self.memory.span_limit.lock(),
             bounds: Bounds::default(),
         }
@@ -251,7 +258,9 @@ impl MemoryStore {
                 listener(Event::Ended(lock.clone(), ending));
             }
         }
-        let outcome = outcome?;
+        let outcome = outcome.map_err(|rejected| {
+            StoreError::from(rejected).with_recovery(|| self.memory.recovery())
+        })?;
         state.publish(lock, &outcome, sent);
         Ok(outcome.reply)
     }
@@ -391,9 +400,8 @@ impl Store for MemoryStore {
         self.broker
     }
 
-    fn recovering_ms(&self) -> Option<u64> {
-        let now_ms = self.memory.now_us() / 1_000;
-        Some(self.memory.no_grants_before_ms().saturating_sub(now_ms))
+    fn recovery(&self) -> RecoveryState {
+        RecoveryState::of_server(|| "The store".to_owned(), self.memory.recovery())
     }
 
     async fn deployment_key(&self) -> Result<DeploymentKey, StoreError> {
@@ -416,7 +424,10 @@ impl From<Rejected> for StoreError {
     fn from(rejected: Rejected) -> Self {
         match rejected {
             Rejected::Recovering { retry_after_ms } | Rejected::SpanLimit { retry_after_ms } => {
-                Self::Recovering { retry_after_ms }
+                Self::Recovering {
+                    retry_after_ms,
+                    recovery: None,
+                }
             }
             Rejected::DeadlinePassed | Rejected::NoEra => Self::NotExecuted(rejected.to_string()),
         }

@@ -54,13 +54,13 @@ use self::{
 };
 use super::{
     Acquired, Cancelled, Checked, Cursor, EraId, Event, HandOff, LeaseEndEvent, LeaseReply,
-    LimitSet, Listed, Listener, MovedLease, Outcome, Released, Renewal, Revoked, Store, StoreError,
-    Touched,
+    LimitSet, Listed, Listener, MovedLease, Outcome, RecoveryState, Released, Renewal, Revoked,
+    Store, StoreError, Touched,
 };
 use crate::lock::{
-    AcquireCommand, ActiveClosure, Attachment, AttemptId, BrokerId, CloseCommand, DeploymentKey,
-    ExpectedAttachment, FencingToken, Filter, Grant, INSPECT_ENTRIES_MAX, LeaseRef, LockKey,
-    LockState, ReleaseScope, RequestHash, RevokeCommand, WAITERS_MAX,
+    AcquireCommand, ActiveClosure, ActiveRecovery, Attachment, AttemptId, BrokerId, CloseCommand,
+    DeploymentKey, ExpectedAttachment, FencingToken, Filter, Grant, INSPECT_ENTRIES_MAX, LeaseRef,
+    LockKey, LockState, ReleaseScope, RequestHash, RevokeCommand, WAITERS_MAX,
 };
 
 /// Time limit of a call: within a second the caller has a reply, whatever the store does.
@@ -122,9 +122,15 @@ impl RedisStore {
         Ok(reply)
     }
 
+    /// Runs one script like [`Self::run_call`]. Its error says why the store recovers.
+    async fn call_on_node<T>(&self, call: &ScriptCall<T>) -> Result<(Route, T), StoreError> {
+        let result = self.run_call(call).await;
+        result.map_err(|error| error.with_recovery(|| self.topology.recovery_of(call.lock())))
+    }
+
     /// Runs one script. Grants to waiters of this broker are sent as events. The script itself has
     /// notified the other brokers of grants to their waiters.
-    async fn call_on_node<T>(&self, call: &ScriptCall<T>) -> Result<(Route, T), StoreError> {
+    async fn run_call<T>(&self, call: &ScriptCall<T>) -> Result<(Route, T), StoreError> {
         let lock = call.lock();
         let timeout_error = |_| StoreError::Unavailable("no answer in time".to_owned());
         let mut route_state = RouteState::new(lock, call.verb(), CALL_TIMEOUT);
@@ -364,8 +370,12 @@ impl Store for RedisStore {
         self.broker
     }
 
-    fn recovering_ms(&self) -> Option<u64> {
-        self.topology.recovering_ms()
+    fn recovery(&self) -> RecoveryState {
+        self.topology.recovery()
+    }
+
+    fn recovery_of(&self, lock: &LockKey) -> Option<ActiveRecovery> {
+        self.topology.recovery_of(lock)
     }
 
     async fn deployment_key(&self) -> Result<DeploymentKey, StoreError> {

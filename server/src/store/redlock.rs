@@ -37,7 +37,7 @@ use self::{
 };
 use super::{
     Acquired, Cancelled, Checked, Cursor, Event, LeaseReply, LimitSet, Listed, Listener,
-    MovedLease, NotifyMode, Released, Renewal, Revoked, Store, StoreError, Touched,
+    MovedLease, NotifyMode, RecoveryState, Released, Renewal, Revoked, Store, StoreError, Touched,
     redis::scripts::{ScriptCall, calls},
 };
 use crate::lock::{
@@ -310,8 +310,8 @@ impl Store for RedlockStore {
         self.0.broker
     }
 
-    fn recovering_ms(&self) -> Option<u64> {
-        None
+    fn recovery(&self) -> RecoveryState {
+        RecoveryState::Unknown
     }
 
     async fn deployment_key(&self) -> Result<DeploymentKey, StoreError> {

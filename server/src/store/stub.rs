@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use tokio::time::sleep;
 
 use super::{
-    Acquired, Cancelled, Checked, Cursor, LeaseReply, LimitSet, Listed, Listener, Released,
-    Renewal, Revoked, Scan, Store, StoreError, Touched,
+    Acquired, Cancelled, Checked, Cursor, LeaseReply, LimitSet, Listed, Listener, RecoveryState,
+    Released, Renewal, Revoked, Scan, Store, StoreError, Touched,
 };
 use crate::lock::{
     AcquireCommand, ActiveClosure, ArgumentsHash, Attachment, AttemptId, BrokerId, CloseCommand,
@@ -253,8 +253,8 @@ impl Store for StubStore {
         BrokerId::random()
     }
 
-    fn recovering_ms(&self) -> Option<u64> {
-        Some(0)
+    fn recovery(&self) -> RecoveryState {
+        RecoveryState::Granting
     }
 
     async fn deployment_key(&self) -> Result<DeploymentKey, StoreError> {

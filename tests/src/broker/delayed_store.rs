@@ -12,13 +12,13 @@ use std::{
 use async_trait::async_trait;
 use leasehold_server::{
     lock::{
-        AcquireCommand, ActiveClosure, Attachment, AttemptId, BrokerId, CloseCommand,
-        DeploymentKey, ExpectedAttachment, FencingToken, Filter, Grant, LeaseRef, LockKey,
-        LockState, ReleaseScope, RequestHash, RevokeCommand,
+        AcquireCommand, ActiveClosure, ActiveRecovery, Attachment, AttemptId, BrokerId,
+        CloseCommand, DeploymentKey, ExpectedAttachment, FencingToken, Filter, Grant, LeaseRef,
+        LockKey, LockState, ReleaseScope, RequestHash, RevokeCommand,
     },
     store::{
-        Acquired, Cancelled, Checked, Cursor, LeaseReply, LimitSet, Listed, Listener, Released,
-        Renewal, Revoked, Store, StoreError, Touched,
+        Acquired, Cancelled, Checked, Cursor, LeaseReply, LimitSet, Listed, Listener,
+        RecoveryState, Released, Renewal, Revoked, Store, StoreError, Touched,
         memory::{Memory, MemoryStore},
     },
 };
@@ -214,8 +214,12 @@ impl Store for DelayedStore {
         self.store.broker()
     }
 
-    fn recovering_ms(&self) -> Option<u64> {
-        self.store.recovering_ms()
+    fn recovery(&self) -> RecoveryState {
+        self.store.recovery()
+    }
+
+    fn recovery_of(&self, lock: &LockKey) -> Option<ActiveRecovery> {
+        self.store.recovery_of(lock)
     }
 
     async fn deployment_key(&self) -> Result<DeploymentKey, StoreError> {

@@ -92,7 +92,8 @@ pub async fn a_lease_over_the_limit_is_not_renewed_and_is_held_until_its_expiry(
     assert_eq!(
         renewed,
         Err(StoreError::Recovering {
-            retry_after_ms: 1_000
+            retry_after_ms: 1_000,
+            recovery: None,
         })
     );
     recovering_ms(store_fixture.store(1).acquire(&new_attempt(&call)).await);

@@ -12,13 +12,13 @@ use std::{
 use async_trait::async_trait;
 use leasehold_server::{
     lock::{
-        AcquireCommand, ActiveClosure, Attachment, AttemptId, BrokerId, COMMAND_DEADLINE_MS,
-        CloseCommand, DeploymentKey, ExpectedAttachment, FencingToken, Filter, Grant, LeaseRef,
-        LockKey, LockState, ReleaseScope, RequestHash, RevokeCommand, expiry_ms,
+        AcquireCommand, ActiveClosure, ActiveRecovery, Attachment, AttemptId, BrokerId,
+        COMMAND_DEADLINE_MS, CloseCommand, DeploymentKey, ExpectedAttachment, FencingToken, Filter,
+        Grant, LeaseRef, LockKey, LockState, ReleaseScope, RequestHash, RevokeCommand, expiry_ms,
     },
     store::{
         Acquired, Cancelled, Checked, Cursor, EraId, Event, LeaseReply, LimitSet, Listed, Listener,
-        Released, Renewal, Revoked, Store, StoreError, Touched,
+        RecoveryState, Released, Renewal, Revoked, Store, StoreError, Touched,
         memory::{Memory, MemoryStore, SavedRecords},
     },
 };
@@ -447,8 +447,12 @@ impl Store for FaultyStore {
         self.inner.broker()
     }
 
-    fn recovering_ms(&self) -> Option<u64> {
-        self.inner.recovering_ms()
+    fn recovery(&self) -> RecoveryState {
+        self.inner.recovery()
+    }
+
+    fn recovery_of(&self, lock: &LockKey) -> Option<ActiveRecovery> {
+        self.inner.recovery_of(lock)
     }
 
     async fn deployment_key(&self) -> Result<DeploymentKey, StoreError> {

@@ -18,8 +18,8 @@ use leasehold_server::{
         LockState, ReleaseScope, RequestHash, RevokeCommand,
     },
     store::{
-        Acquired, Cancelled, Checked, Cursor, LeaseReply, LimitSet, Listed, Listener, Released,
-        Renewal, Revoked, Store, StoreError, Touched,
+        Acquired, Cancelled, Checked, Cursor, LeaseReply, LimitSet, Listed, Listener,
+        RecoveryState, Released, Renewal, Revoked, Store, StoreError, Touched,
         redis::{RedisStore, connection::RedisConfig, scripts::Scripts},
     },
 };
@@ -234,8 +234,8 @@ impl Store for SkewedStore {
         self.broker
     }
 
-    fn recovering_ms(&self) -> Option<u64> {
-        None
+    fn recovery(&self) -> RecoveryState {
+        RecoveryState::Unknown
     }
 
     async fn deployment_key(&self) -> Result<DeploymentKey, StoreError> {

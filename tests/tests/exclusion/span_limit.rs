@@ -70,7 +70,8 @@ async fn a_waiting_call_whose_lock_delay_no_longer_fits_fails_and_leaves_the_que
     assert_eq!(
         error,
         LockError::StoreRecovering {
-            retry_after_ms: 1_000
+            retry_after_ms: 1_000,
+            recovery: None,
         }
     );
 }

@@ -7,7 +7,7 @@ use crate::{
     access::Verb,
     lock::{
         Bound, CONTENTION_HOLDERS_MAX, FencingToken, Holder, LeaseId, LockName, Mode,
-        NAME_MAX_BYTES, Namespace, Owner,
+        NAME_MAX_BYTES, Namespace, Owner, Recovery, RecoveryCause,
     },
 };
 
@@ -76,7 +76,15 @@ fn longest_errors() -> Vec<LockError> {
         LockError::QuotaExceeded(QuotaExceeded::Waits(usize::MAX)),
         LockError::QuotaExceeded(QuotaExceeded::Streams(Bound::PerCaller(usize::MAX))),
         LockError::QuotaExceeded(QuotaExceeded::Watches(Bound::PerCaller(usize::MAX))),
-        LockError::StoreRecovering { retry_after_ms },
+        LockError::StoreRecovering {
+            retry_after_ms,
+            recovery: Recovery {
+                cause: Some(RecoveryCause::SlotMoved),
+                since_ms: Some(0),
+                until_ms: u64::MAX,
+            }
+            .active_at(u64::MAX - 1),
+        },
     ]
 }
 

@@ -2,7 +2,7 @@
 //! it may grant.
 
 use super::scripts::SCHEMA;
-use crate::lock::{BrokerId, DeploymentKey, RecoveryCause, expiry_ms};
+use crate::lock::{BrokerId, DeploymentKey, Recovery, RecoveryCause, expiry_ms};
 
 /// Longest times that the brokers of a deployment allow, from which the quarantine follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -218,10 +218,13 @@ impl Era {
         })
     }
 
-    /// Returns the name of the cause of the quarantine, for the log.
-    pub fn cause_name(&self) -> &'static str {
-        let cause = self.quarantine.and_then(|quarantine| quarantine.cause);
-        cause.map_or("unknown", RecoveryCause::name)
+    /// Returns the period in which the era allows no grants.
+    pub fn recovery(&self) -> Recovery {
+        Recovery {
+            cause: self.quarantine.and_then(|quarantine| quarantine.cause),
+            since_ms: self.quarantine.map(|quarantine| quarantine.since_ms),
+            until_ms: self.no_grants_before_ms,
+        }
     }
 
     /// Returns the stored text after `no_grants_before`. The script computes that time, and the

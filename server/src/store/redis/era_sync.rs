@@ -216,7 +216,7 @@ async fn write_era(
     if wait_ms > 0 {
         warn!(
             era = era.id,
-            cause = era.cause_name(),
+            cause = era.recovery().cause_name(),
             wait_ms,
             "{name} may have lost locks: no new grants for a while"
         );

@@ -77,6 +77,7 @@ impl ConfirmationPause {
         let remaining = self.remaining().unwrap_or_default();
         StoreError::Recovering {
             retry_after_ms: millis(remaining.min(POLL_INTERVAL)),
+            recovery: None,
         }
     }
 }

@@ -34,7 +34,7 @@ use super::{
     silence::{LastReply, boot_ms, silence_over_limit},
 };
 use crate::{
-    lock::{COMMAND_DEADLINE_MS, DeploymentKey},
+    lock::{ActiveRecovery, COMMAND_DEADLINE_MS, DeploymentKey},
     store::{HandOff, StoreError},
     trace::Span,
 };
@@ -378,6 +378,11 @@ impl Node {
             NodeEras::One(era) => Some(era),
             NodeEras::Slots(_) => None,
         }
+    }
+
+    /// Returns the recovery of the store, if it is going on. `None` in a cluster.
+    pub(super) fn recovery(&self) -> Option<ActiveRecovery> {
+        self.era()?.recovery().active_at(self.now_us() / 1_000)
     }
 
     /// Returns the id of that era, which is empty in a cluster.

@@ -14,8 +14,8 @@ use super::{
     supervisor::Supervisor,
 };
 use crate::{
-    lock::LockKey,
-    store::{Rejected, StoreError},
+    lock::{ActiveRecovery, LockKey},
+    store::{RecoveryState, Rejected, StoreError},
 };
 
 /// Time after which a call is retried whose slot has no era, because the slot is moving or its era
@@ -120,15 +120,24 @@ impl Topology {
         }
     }
 
-    /// Returns the time until the single node grants, by the server's clock. `None` in a cluster,
-    /// where each slot has a time.
-    pub(super) fn recovering_ms(&self) -> Option<u64> {
-        let Self::Single(supervisor) = self else {
-            return None;
+    /// Returns the recovery of the single node. Unknown in a cluster, where each slot recovers
+    /// separately.
+    pub(super) fn recovery(&self) -> RecoveryState {
+        let node = match self {
+            Self::Single(supervisor) => supervisor.current_node(),
+            Self::Cluster(_) => None,
         };
-        let node = supervisor.current_node()?;
-        let until_ms = node.era()?.no_grants_before_ms;
-        Some(until_ms.saturating_sub(node.now_us() / 1_000))
+        node.map_or(RecoveryState::Unknown, |node| {
+            RecoveryState::of_server(|| node.name(), node.recovery())
+        })
+    }
+
+    /// Returns the recovery of the single node. Unknown in a cluster.
+    pub(super) fn recovery_of(&self, _lock: &LockKey) -> Option<ActiveRecovery> {
+        match self {
+            Self::Single(supervisor) => supervisor.current_node()?.recovery(),
+            Self::Cluster(_) => None,
+        }
     }
 
     /// Returns any node that serves.
@@ -160,6 +169,7 @@ impl Route {
             (Some(_), Rejected::NoEra) => {
                 return StoreError::Recovering {
                     retry_after_ms: UNSETTLED_RETRY_MS,
+                    recovery: None,
                 };
             }
             (

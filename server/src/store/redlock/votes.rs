@@ -124,6 +124,7 @@ impl Votes {
             let more = nth_smallest(self.recovering_ms.into_iter(), quorum - voting);
             return Err(StoreError::Recovering {
                 retry_after_ms: more.unwrap_or(UNKNOWN_MS),
+                recovery: None,
             });
         }
         let is_contended = !self.min_tokens.is_empty() || !self.held.is_empty();
@@ -193,7 +194,7 @@ impl Collector<VoteReply> for Votes {
     ) {
         let outcome = match result {
             Ok(outcome) => outcome,
-            Err(StoreError::Recovering { retry_after_ms }) => {
+            Err(StoreError::Recovering { retry_after_ms, .. }) => {
                 return self.recovering_ms.push(retry_after_ms);
             }
             Err(error) => return self.failed.push(NodeFailure { node, error }),
@@ -304,7 +305,10 @@ mod tests {
                 '!' => Ok(VoteReply::Acquired(Acquired::Ended)),
                 '?' => {
                     let retry_after_ms = 100 * (node as u64 + 1);
-                    Err(StoreError::Recovering { retry_after_ms })
+                    Err(StoreError::Recovering {
+                        retry_after_ms,
+                        recovery: None,
+                    })
                 }
                 '-' => Err(StoreError::Unavailable("gone".to_owned())),
                 'a' | 'b' => Ok(held_by(vote, 100 * (node as u64 + 1))),
@@ -389,7 +393,10 @@ mod tests {
             } else {
                 assert_eq!(
                     lost,
-                    Err(StoreError::Recovering { retry_after_ms }),
+                    Err(StoreError::Recovering {
+                        retry_after_ms,
+                        recovery: None
+                    }),
                     "{text}"
                 );
             }

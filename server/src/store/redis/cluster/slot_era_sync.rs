@@ -382,7 +382,7 @@ impl SyncReport {
         let wait_ms = era.no_grants_before_ms.saturating_sub(now_ms);
         if wait_ms > 0 {
             self.quarantined.push(slot);
-            self.causes.insert(era.cause_name());
+            self.causes.insert(era.recovery().cause_name());
             self.quarantine_ms = self.quarantine_ms.max(wait_ms);
         }
     }

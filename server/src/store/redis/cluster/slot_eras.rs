@@ -153,6 +153,7 @@ impl SlotEras {
         match &self.slots.lock()[usize::from(slot)] {
             SlotState::Unread | SlotState::Failed => Err(StoreError::Recovering {
                 retry_after_ms: CONFIRM_RETRY_MS,
+                recovery: None,
             }),
             SlotState::Synced {
                 pause: Some(pause), ..
