@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use leasehold_server::{
-    lock::{AcquireCommand, BrokerId, ExpectedAttachment, Grant, LeaseRef, LockKey, ReleaseScope},
+    lock::{
+        AcquireCommand, BrokerId, ExpectedAttachment, Grant, LeaseRef, LockKey, RecoveryCause,
+        ReleaseScope,
+    },
     store::{
         Acquired, Event, LeaseReply, Renewal, Store, StoreError,
         redis::{
@@ -121,6 +124,11 @@ impl ClusterStore {
     pub async fn is_recovering(&self, lock: &LockKey) -> bool {
         let (_, reply) = self.try_acquire(lock).await;
         matches!(reply, Err(StoreError::Recovering { .. }))
+    }
+
+    /// Returns the reason why the slot of the lock recovers, if it is known.
+    pub fn recovery_cause(&self, lock: &LockKey) -> Option<RecoveryCause> {
+        self.store.recovery_of(lock)?.recovery.cause
     }
 
     pub async fn renew(&self, lease: &LeaseRef) -> Result<LeaseReply<Grant>, StoreError> {

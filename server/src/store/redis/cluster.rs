@@ -48,7 +48,10 @@ use super::{
     scripts::EraUse,
     supervisor::{NodeEvent, Subscription, Supervisor, SupervisorConfig},
 };
-use crate::{lock::LockKey, store::StoreError};
+use crate::{
+    lock::{ActiveRecovery, LockKey},
+    store::StoreError,
+};
 
 /// Pause between two attempts to find a node.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
@@ -244,6 +247,16 @@ impl Router {
             slot_era: Some((era_id, tag_of(call.slot))),
             mode,
         })
+    }
+
+    /// Returns the recovery of the lock's slot at its master.
+    pub(super) fn recovery_of(&self, lock: &LockKey) -> Option<ActiveRecovery> {
+        let slot = slot_of(lock);
+        let master = self.map.borrow().master(slot).cloned()?;
+        let supervisor = Arc::clone(&self.masters.lock().get(&master)?.supervisor);
+        let node = supervisor.current_node()?;
+        let recovery = node.slot_eras()?.recovery(slot)?;
+        recovery.active_at(node.now_us() / 1_000)
     }
 
     /// Follows the redirect of a server to the node that has the lock.

@@ -132,11 +132,11 @@ impl Topology {
         })
     }
 
-    /// Returns the recovery of the single node. Unknown in a cluster.
-    pub(super) fn recovery_of(&self, _lock: &LockKey) -> Option<ActiveRecovery> {
+    /// Returns the recovery of the node that has the lock, or of the lock's slot there.
+    pub(super) fn recovery_of(&self, lock: &LockKey) -> Option<ActiveRecovery> {
         match self {
             Self::Single(supervisor) => supervisor.current_node()?.recovery(),
-            Self::Cluster(_) => None,
+            Self::Cluster(router) => router.recovery_of(lock),
         }
     }
 

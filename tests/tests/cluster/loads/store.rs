@@ -3,7 +3,7 @@
 use std::{slice::from_ref, time::Duration};
 
 use leasehold_server::{
-    lock::LockKey,
+    lock::{LockKey, RecoveryCause},
     store::{
         Acquired, Event, LeaseRejection, Store as _, StoreError,
         redis::{
@@ -181,6 +181,8 @@ async fn a_dead_master_costs_only_its_slots_and_its_successor_waits() {
             }
         };
         assert!(store.is_recovering(&lost).await, "Q has begun");
+        let cause = store.recovery_cause(&lost);
+        assert_eq!(cause, Some(RecoveryCause::Promoted));
         let next = cluster.wait_for_promotion(slot_of_lock(&lost), 0).await;
         assert_eq!(next, 3);
         let promoted = boottime() - killed;
@@ -271,6 +273,8 @@ async fn leases_and_queues_survive_the_migration_of_their_slot() {
     store.expect_renewed(&leases[0]).await;
     store.expect_released(&leases[0]).await;
     assert!(store.is_recovering(&fresh).await, "Q after a migration");
+    let cause = store.recovery_cause(&fresh);
+    assert_eq!(cause, Some(RecoveryCause::SlotMoved));
     store.expect_renewed(&leases[1]).await;
 
     let handed = until("the waiter is handed the lock", async || {
@@ -304,6 +308,8 @@ async fn a_flushed_master_waits_in_all_its_slots_at_once() {
     let flushed = boottime();
     cluster.connect(0).await.must(&["FLUSHALL"]).await;
     assert!(store.is_recovering(&used).await, "its era is gone");
+    let cause = until("a new era", async || store.recovery_cause(&used)).await;
+    assert_eq!(cause, RecoveryCause::Emptied);
     let again = async {
         let first = granted_again(&store, &used).await;
         (

@@ -351,6 +351,9 @@ impl SlotEraSync {
         let synced = SlotState::Synced {
             id: era.id.as_str().into(),
             pause: ConfirmationPause::required_by(era, now_ms),
+            recovery: Some(era.recovery())
+                .filter(|recovery| recovery.active_at(now_ms).is_some())
+                .map(Box::new),
         };
         self.eras.set(&[slot], &synced);
     }

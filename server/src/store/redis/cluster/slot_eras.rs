@@ -9,13 +9,16 @@ use tokio::{
 };
 
 use super::slot::SLOTS;
-use crate::store::{
-    StoreError,
-    redis::{
-        era::{Era, FormerProcess},
-        era_decision::KnownState,
-        former_master::ConfirmationPause,
-        scripts::EraUse,
+use crate::{
+    lock::Recovery,
+    store::{
+        StoreError,
+        redis::{
+            era::{Era, FormerProcess},
+            era_decision::KnownState,
+            former_master::ConfirmationPause,
+            scripts::EraUse,
+        },
     },
 };
 
@@ -42,6 +45,8 @@ pub(super) enum SlotState {
         id: Box<str>,
         /// Reason why no lease is confirmed in this era now.
         pause: Option<ConfirmationPause>,
+        /// Period in which the era allows no grants, if it had not ended when the era was agreed.
+        recovery: Option<Box<Recovery>>,
     },
     /// The era is at the server to which the slot is moving.
     Moving,
@@ -160,6 +165,15 @@ impl SlotEras {
             } if pause.remaining().is_some() => Err(pause.rejection()),
             SlotState::Synced { id, .. } => Ok(id.clone()),
             SlotState::Unused | SlotState::Moving => Ok(Box::default()),
+        }
+    }
+
+    /// Returns the period in which the era of a slot allows no grants, if there is one. It may have
+    /// ended.
+    pub(in crate::store::redis) fn recovery(&self, slot: u16) -> Option<Recovery> {
+        match &self.slots.lock()[usize::from(slot)] {
+            SlotState::Synced { recovery, .. } => recovery.as_deref().copied(),
+            SlotState::Unread | SlotState::Unused | SlotState::Moving | SlotState::Failed => None,
         }
     }
 
@@ -313,8 +327,11 @@ mod tests {
     }
 
     fn synced(id: &str) -> SlotState {
-        let (id, pause) = (id.into(), None);
-        SlotState::Synced { id, pause }
+        SlotState::Synced {
+            id: id.into(),
+            pause: None,
+            recovery: None,
+        }
     }
 
     #[tokio::test]
