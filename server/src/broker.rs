@@ -276,6 +276,7 @@ impl Broker {
         let result = timeout(STORE_TIMEOUT, self.store.deployment_key()).await;
         BrokerStatus {
             is_store_up: matches!(result, Ok(Ok(_))),
+            recovery: self.store.recovery(),
             is_draining: self.is_draining(),
             hold_streams: self.streams.count(),
             watch_streams: self.watch_hub.count(),

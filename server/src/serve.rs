@@ -329,7 +329,7 @@ fn admin_router(
     let http2 = &config.http2;
     let admin = grpc::admin_service(inspection.clone(), http2);
     let services = limit_expensive_calls(Routes::new(health.service())).add_service(admin);
-    let plain = health_routes::routes(health)
+    let plain = health_routes::routes(health, inspection)
         .merge(metrics_route::route(&config.metrics, inspection))
         .merge(log_filter::route(inspection))
         .merge(console);

@@ -11,7 +11,11 @@ use super::{
     GaugeEntry, LabelCounters, Metrics, Registrar,
     labels::{File, Label, Listener},
 };
-use crate::time::unix_time;
+use crate::{
+    lock::{RecoveryCause, UNKNOWN_CAUSE},
+    store::RecoveryState,
+    time::unix_time,
+};
 
 const REVISION: &str = match option_env!("LEASEHOLD_REVISION") {
     Some(revision) => revision,
@@ -19,10 +23,11 @@ const REVISION: &str = match option_env!("LEASEHOLD_REVISION") {
 };
 
 /// Status of the broker, read at each scrape.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BrokerStatus {
     /// True if the store is reachable.
     pub is_store_up: bool,
+    pub recovery: RecoveryState,
     /// True if clients are asked to reconnect to other brokers.
     pub is_draining: bool,
     /// Number of open lease streams.
@@ -36,6 +41,7 @@ type Time = Gauge<f64, AtomicU64>;
 
 pub(super) struct StatusGauges {
     store_up: Gauge,
+    recovery: Gauges<Time>,
     draining: Gauge,
     streams: Gauges,
     connections: Gauges,
@@ -49,6 +55,7 @@ impl StatusGauges {
     pub(super) fn new(registrar: &mut Registrar<'_>) -> Self {
         let gauges = Self {
             store_up: Gauge::default(),
+            recovery: Family::default(),
             draining: Gauge::default(),
             streams: Family::default(),
             connections: Family::default(),
@@ -59,6 +66,8 @@ impl StatusGauges {
         };
         let help = "1 if the store can be used, otherwise 0";
         registrar.plain("store_up", help, &gauges.store_up);
+        let help = "Time until the store grants new locks, by the cause of its recovery";
+        registrar.seconds("store_recovery", help, &gauges.recovery);
         let help = "1 if clients are asked to reconnect to other brokers, otherwise 0";
         registrar.plain("draining", help, &gauges.draining);
         let help = "Open lease streams and watches, by kind";
@@ -88,6 +97,7 @@ impl StatusGauges {
 
     pub(super) fn set(&self, status: &BrokerStatus) {
         self.store_up.set(status.is_store_up.into());
+        self.set_recovery(&status.recovery);
         self.draining.set(status.is_draining.into());
         let stream_counts = [
             ("hold", status.hold_streams),
@@ -96,6 +106,31 @@ impl StatusGauges {
         for (kind, count) in stream_counts {
             let count = i64::try_from(count).unwrap_or(i64::MAX);
             self.streams.get_or_create(&[("kind", kind)]).set(count);
+        }
+    }
+}
+
+impl StatusGauges {
+    /// Sets the series of the present cause to the remaining time, and all others to 0. There are
+    /// no series if the recovery is unknown.
+    fn set_recovery(&self, state: &RecoveryState) {
+        let (current, remaining_ms) = match state {
+            RecoveryState::Unknown => return self.recovery.clear(),
+            RecoveryState::Granting => ("", 0),
+            RecoveryState::Recovering { recovery, .. } => {
+                (recovery.recovery.cause_name(), recovery.remaining_ms())
+            }
+        };
+        for name in RecoveryCause::ALL
+            .map(RecoveryCause::name)
+            .into_iter()
+            .chain([UNKNOWN_CAUSE])
+        {
+            let remaining_ms = if name == current { remaining_ms } else { 0 };
+            let remaining = Duration::from_millis(remaining_ms).as_secs_f64();
+            self.recovery
+                .get_or_create(&[("cause", name)])
+                .set(remaining);
         }
     }
 }

@@ -13,20 +13,35 @@ use axum::{
 use tonic::Status;
 
 use super::health::{Health, Probe};
+use crate::{broker::Broker, inspection::InspectionService, store::RecoveryState};
 
-/// Returns the routes of both health checks.
-pub(super) fn routes(health: &Arc<Health>) -> Router {
-    let route = |probe| {
-        let health = Arc::clone(health);
-        get(move || async move {
-            match health.failure(probe) {
-                None => (StatusCode::OK, "ok"),
-                Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, reason),
-            }
-        })
+/// Returns the routes of both health checks. The readiness of a broker whose store recovers says
+/// so, without the name of the server: callers of probes are not authenticated.
+pub(super) fn routes(health: &Arc<Health>, inspection: &InspectionService) -> Router {
+    let inspection = inspection.clone();
+    let ready_text = move || match inspection.broker().map(Broker::recovery) {
+        Some(RecoveryState::Recovering { recovery, .. }) => {
+            format!("ok; {}", recovery.sentence("the store"))
+        }
+        Some(RecoveryState::Granting | RecoveryState::Unknown) | None => "ok".to_owned(),
     };
-    let router = Router::new().route("/livez", route(Probe::Live));
-    router.route("/readyz", route(Probe::Ready))
+    let (live, ready) = (Arc::clone(health), Arc::clone(health));
+    Router::new()
+        .route(
+            "/livez",
+            get(async move || answer(live.failure(Probe::Live), || "ok".to_owned())),
+        )
+        .route(
+            "/readyz",
+            get(async move || answer(ready.failure(Probe::Ready), ready_text)),
+        )
+}
+
+fn answer(failure: Option<&'static str>, ok: impl FnOnce() -> String) -> (StatusCode, String) {
+    match failure {
+        None => (StatusCode::OK, ok()),
+        Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, reason.to_owned()),
+    }
 }
 
 /// Rejects requests that match no route of the admin listener.

@@ -128,7 +128,10 @@ async fn a_broker_without_its_store_lives_and_is_not_ready() {
     }
     redis.restart().await;
     wait_for_status(broker.addr(), "", ServingStatus::Serving).await;
-    assert_eq!(get(broker.admin(), "/readyz").await, ok());
+    let (status, body) = get(broker.admin(), "/readyz").await;
+    assert_eq!(status, 200, "{body}");
+    let expected = "ok; the store was found empty";
+    assert!(body.starts_with(expected), "{body}");
     broker.terminate();
     assert_eq!(broker.wait_for_exit().await, Some(0));
 }

@@ -9,6 +9,7 @@ mod waits {
     mod errors;
     mod gate;
     mod moved_address;
+    mod recovery;
 }
 
 mod access;
