@@ -136,6 +136,24 @@ pub struct Closure {
     #[prost(message, optional, tag = "4")]
     pub remaining: ::core::option::Option<::prost_types::Duration>,
 }
+/// A period after a loss of data in which the store grants nothing new. Leases
+/// that the store still has are renewed, and waiters keep their places in the
+/// queue. Packed into google.rpc.Status.details of UNAVAILABLE/STORE_RECOVERING
+/// if it is known.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StoreRecovery {
+    /// What happened to the store, for people, as the rest of a sentence that
+    /// begins with its name: "was restarted".
+    #[prost(string, tag = "1")]
+    pub cause: ::prost::alloc::string::String,
+    /// Beginning of the period, by the store's clock. For people only. Not set if
+    /// it is unknown.
+    #[prost(message, optional, tag = "2")]
+    pub since_time: ::core::option::Option<::prost_types::Timestamp>,
+    /// Time until the end of the period.
+    #[prost(message, optional, tag = "3")]
+    pub remaining: ::core::option::Option<::prost_types::Duration>,
+}
 /// A holder or waiter, as other callers may see it.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Holder {
@@ -799,6 +817,9 @@ pub struct Queued {
     /// Set if the lock is closed.
     #[prost(message, optional, tag = "6")]
     pub closure: ::core::option::Option<Closure>,
+    /// Set while the store grants nothing new.
+    #[prost(message, optional, tag = "7")]
+    pub recovery: ::core::option::Option<StoreRecovery>,
 }
 /// The lock is held.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -7,8 +7,8 @@ use crate::{
     broker::ReleaseResult,
     inspection::{ListedLock, LockEvent},
     lock::{
-        ActiveClosure, ClosureCause, HeldLock, Holder, Lease, LeaseId, LockKey, LockState,
-        LockStatus, Mode, Owner, WaiterInfo,
+        ActiveClosure, ActiveRecovery, ClosureCause, HeldLock, Holder, Lease, LeaseId, LockKey,
+        LockState, LockStatus, Mode, Owner, WaiterInfo,
     },
     store::{Change, ChangeKind},
     time::now_unix_millis,
@@ -86,6 +86,14 @@ pub(super) fn closure(active: &ActiveClosure) -> pb::Closure {
         owner: is_known.then(|| owner(&active.closure.owner)),
         until_time: Some(timestamp(active.closure.until_ms)),
         remaining: Some(duration(active.remaining_ms)),
+    }
+}
+
+pub(super) fn recovery(active: &ActiveRecovery) -> pb::StoreRecovery {
+    pb::StoreRecovery {
+        cause: active.event().to_owned(),
+        since_time: active.recovery.since_ms.map(timestamp),
+        remaining: Some(duration(active.remaining_ms())),
     }
 }
 

@@ -63,6 +63,15 @@ impl ErrorResponse {
             let detail = pack_any("leasehold.v1.Contention", &contention);
             response.other_details.push(detail);
         }
+        if let LockError::StoreRecovering {
+            recovery: Some(recovery),
+            ..
+        } = error
+        {
+            let recovery = encode::recovery(recovery);
+            let detail = pack_any("leasehold.v1.StoreRecovery", &recovery);
+            response.other_details.push(detail);
+        }
         if let LockError::QuotaExceeded(quota) = error {
             response.other_details.push(quota_failure(quota));
         }

@@ -8,6 +8,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tokio::time::sleep;
 
 use super::{
@@ -42,6 +43,7 @@ pub(crate) struct StubStore {
     /// Number of further repeated calls whose reply is lost.
     rejoins_to_lose: AtomicUsize,
     claims_sent: AtomicUsize,
+    recovery: Mutex<RecoveryState>,
 }
 
 impl StubStore {
@@ -67,6 +69,11 @@ impl StubStore {
     /// Loses the replies to the next `count` calls that are sent again.
     pub(crate) fn lose_rejoins(&self, count: usize) {
         self.rejoins_to_lose.store(count, Relaxed);
+    }
+
+    /// Sets the recovery that the store reports.
+    pub(crate) fn set_recovery(&self, recovery: RecoveryState) {
+        *self.recovery.lock() = recovery;
     }
 
     /// Returns the number of calls that were sent again because their position may be lost.
@@ -254,7 +261,7 @@ impl Store for StubStore {
     }
 
     fn recovery(&self) -> RecoveryState {
-        RecoveryState::Granting
+        self.recovery.lock().clone()
     }
 
     async fn deployment_key(&self) -> Result<DeploymentKey, StoreError> {

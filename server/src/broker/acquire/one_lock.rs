@@ -1,6 +1,6 @@
 //! Acquisition of one lock of a call, from the first command to the grant.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -149,6 +149,7 @@ impl LockAcquisition<'_> {
                 stream,
                 acquire,
                 registration.subscribe_snapshots()?,
+                Arc::clone(&self.broker.store),
             ))
         });
         let mut wait_timer = None;

@@ -1,12 +1,15 @@
 //! Queue position of a call on a stream, and the updates of it that the client receives.
 
+use std::sync::Arc;
+
 use super::StreamCallContext;
 use crate::{
     broker::{
         lease_stream::{EventSink, QueueUpdate, StreamEvent},
         waiters::SnapshotReceiver,
     },
-    lock::{AcquireCommand, CONTENTION_HOLDERS_MAX, LeaseId, LockKey, LockState, Ttl},
+    lock::{AcquireCommand, CONTENTION_HOLDERS_MAX, LeaseId, LockKey, LockState, Recovery, Ttl},
+    store::Store,
 };
 
 /// Queue position of one call.
@@ -16,6 +19,7 @@ pub(super) struct QueuePositionTracker {
     ttl: Ttl,
     events: EventSink,
     snapshots: SnapshotReceiver,
+    store: Arc<dyn Store>,
     /// Ordering number of the request in its queue, by which the request is found among the waiters
     /// of a snapshot. `None` before the request is queued.
     sequence: Option<u64>,
@@ -31,6 +35,7 @@ struct SentUpdate {
     holders: Vec<LeaseId>,
     /// End of the closure, in milliseconds since 1970.
     closed_until_ms: Option<u64>,
+    recovery: Option<Recovery>,
 }
 
 impl QueuePositionTracker {
@@ -39,6 +44,7 @@ impl QueuePositionTracker {
         context: &StreamCallContext,
         acquire: &AcquireCommand,
         snapshots: SnapshotReceiver,
+        store: Arc<dyn Store>,
     ) -> Self {
         Self {
             call_id: context.call_id,
@@ -46,6 +52,7 @@ impl QueuePositionTracker {
             ttl: acquire.ttl,
             events: context.events.clone(),
             snapshots,
+            store,
             sequence: None,
             position: u32::MAX,
             last_sent: None,
@@ -75,8 +82,8 @@ impl QueuePositionTracker {
         }
     }
 
-    /// Sends the client of a queued request an update if the position, the holders or the closure
-    /// have changed.
+    /// Sends the client of a queued request an update if the position, the holders, the closure or
+    /// the recovery of the store have changed.
     fn observe(&mut self, state: &LockState) {
         let Some(sequence) = self.sequence else {
             return;
@@ -84,10 +91,12 @@ impl QueuePositionTracker {
         self.position = self.position.min(position_in(state, sequence));
         let position = self.position;
         let holders = state.holders.iter().take(CONTENTION_HOLDERS_MAX);
+        let recovery = self.store.recovery_of(&self.lock);
         let update = SentUpdate {
             position,
             holders: holders.clone().map(|holder| holder.lease_id).collect(),
             closed_until_ms: state.closure.as_ref().map(|active| active.closure.until_ms),
+            recovery: recovery.map(|active| active.recovery),
         };
         if self.last_sent.as_ref() == Some(&update) {
             return;
@@ -102,6 +111,7 @@ impl QueuePositionTracker {
             queue_length: state.queue_length.max(position),
             holders: holders.cloned().collect(),
             closure: state.closure.clone(),
+            recovery,
         })));
     }
 }
@@ -130,7 +140,8 @@ mod tests {
     use super::*;
     use crate::{
         broker::waiters::SnapshotSender,
-        lock::{LockName, Mode, Namespace, Owner, WaiterInfo},
+        lock::{LockName, Mode, Namespace, Owner, RecoveryCause, WaiterInfo},
+        store::{RecoveryState, stub::StubStore},
     };
 
     fn state(sequences: &[u64], queue_length: u32) -> LockState {
@@ -152,28 +163,34 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_position_is_sent_when_it_changes_and_never_increases() {
+    /// Returns the tracker of a call that is not queued yet, and the updates that it sends.
+    fn tracker(store: Arc<dyn Store>) -> (QueuePositionTracker, Arc<Mutex<Vec<QueueUpdate>>>) {
         let updates = Arc::new(Mutex::new(Vec::new()));
         let recorded = Arc::clone(&updates);
         let events: EventSink = Arc::new(move |message| {
             if let StreamEvent::Queued(update) = message {
-                let mut updates = recorded.lock();
-                updates.push((update.position, update.queue_length));
+                recorded.lock().push(*update);
             }
             true
         });
         let namespace = Namespace::parse("").expect("the default");
-        let mut tracker = QueuePositionTracker {
+        let tracker = QueuePositionTracker {
             call_id: 1,
             lock: LockKey::new(namespace, LockName::parse("a").expect("a name")),
             ttl: Ttl::from_stored(1_000),
             events,
             snapshots: SnapshotSender::default().subscribe(),
+            store,
             sequence: None,
             position: u32::MAX,
             last_sent: None,
         };
+        (tracker, updates)
+    }
+
+    #[test]
+    fn a_position_is_sent_when_it_changes_and_never_increases() {
+        let (mut tracker, updates) = tracker(Arc::new(StubStore::default()));
         tracker.on_queued(Some(9), Some(6));
         // A snapshot from before the request was queued. Two waiters have left the queue since.
         tracker.observe(&state(&[2, 4, 5], 5));
@@ -185,6 +202,40 @@ mod tests {
         tracker.on_queued(Some(12), Some(3));
         tracker.observe(&state(&[9, 10, 12], 3));
         let updates = updates.lock();
-        assert_eq!(*updates, [(6, 6), (3, 4), (1, 1), (3, 3)]);
+        let updates = updates.iter();
+        let updates = updates.map(|update| (update.position, update.queue_length));
+        let expected = [(6, 6), (3, 4), (1, 1), (3, 3)];
+        assert_eq!(updates.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_position_is_sent_when_a_recovery_begins_changes_or_ends() {
+        let store = Arc::new(StubStore::default());
+        let (mut tracker, updates) = tracker(Arc::clone(&store) as Arc<dyn Store>);
+        let active = |until_ms, now_ms| {
+            let recovery = Recovery {
+                cause: Some(RecoveryCause::Restarted),
+                since_ms: Some(1),
+                until_ms,
+            };
+            recovery.active_at(now_ms)
+        };
+        tracker.on_queued(Some(9), Some(1));
+        let recoveries = [
+            None,
+            active(90, 10),
+            active(90, 20),
+            active(95, 30),
+            None,
+            None,
+        ];
+        for recovery in recoveries {
+            store.set_recovery(RecoveryState::of_server(String::new, recovery));
+            tracker.observe(&state(&[9], 1));
+        }
+        let updates = updates.lock();
+        let reported = updates.iter().map(|update| update.recovery);
+        let expected = [None, active(90, 10), active(95, 30), None];
+        assert_eq!(reported.collect::<Vec<_>>(), expected);
     }
 }

@@ -7,8 +7,8 @@ use tokio::time::Instant;
 use crate::{
     broker::ReleaseResult,
     lock::{
-        AcquireCall, ActiveClosure, Holder, Lease, LeaseId, LockFailure, LockKey, PresentedLease,
-        RequestHash, Ttl,
+        AcquireCall, ActiveClosure, ActiveRecovery, Holder, Lease, LeaseId, LockFailure, LockKey,
+        PresentedLease, RequestHash, Ttl,
     },
     recent_events::LeaseEndReason,
     trace::Span,
@@ -171,6 +171,8 @@ pub struct QueueUpdate {
     pub holders: Vec<Holder>,
     /// Closure of the lock, if the lock is closed.
     pub closure: Option<Box<ActiveClosure>>,
+    /// Recovery of the store, while it grants nothing new.
+    pub recovery: Option<ActiveRecovery>,
 }
 
 /// A lease that was renewed.

@@ -109,6 +109,7 @@ fn queued(update: &QueueUpdate, context: &RequestContext) -> pb::Queued {
             interval_ms.min(HEARTBEAT_WHILE_WAITING_MS),
         )),
         closure,
+        recovery: update.recovery.as_ref().map(encode::recovery),
     }
 }
 

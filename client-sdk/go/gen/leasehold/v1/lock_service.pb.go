@@ -1594,7 +1594,9 @@ type Queued struct {
 	// Interval of heartbeats while waiting; at most 2 s.
 	HeartbeatInterval *durationpb.Duration `protobuf:"bytes,5,opt,name=heartbeat_interval,json=heartbeatInterval,proto3" json:"heartbeat_interval,omitempty"`
 	// Set if the lock is closed.
-	Closure       *Closure `protobuf:"bytes,6,opt,name=closure,proto3" json:"closure,omitempty"`
+	Closure *Closure `protobuf:"bytes,6,opt,name=closure,proto3" json:"closure,omitempty"`
+	// Set while the store grants nothing new.
+	Recovery      *StoreRecovery `protobuf:"bytes,7,opt,name=recovery,proto3" json:"recovery,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1667,6 +1669,13 @@ func (x *Queued) GetHeartbeatInterval() *durationpb.Duration {
 func (x *Queued) GetClosure() *Closure {
 	if x != nil {
 		return x.Closure
+	}
+	return nil
+}
+
+func (x *Queued) GetRecovery() *StoreRecovery {
+	if x != nil {
+		return x.Recovery
 	}
 	return nil
 }
@@ -2633,14 +2642,15 @@ const file_leasehold_v1_lock_service_proto_rawDesc = "" +
 	"\treconnect\x18\t \x01(\v2\x17.leasehold.v1.ReconnectH\x00R\treconnect\x12(\n" +
 	"\x04done\x18\n" +
 	" \x01(\v2\x12.leasehold.v1.DoneH\x00R\x04doneB\t\n" +
-	"\amessage\"\x8b\x02\n" +
+	"\amessage\"\xc4\x02\n" +
 	"\x06Queued\x12\x17\n" +
 	"\acall_id\x18\x01 \x01(\x03R\x06callId\x12\x1a\n" +
 	"\bposition\x18\x02 \x01(\x05R\bposition\x12!\n" +
 	"\fqueue_length\x18\x03 \x01(\x05R\vqueueLength\x12.\n" +
 	"\aholders\x18\x04 \x03(\v2\x14.leasehold.v1.HolderR\aholders\x12H\n" +
 	"\x12heartbeat_interval\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x11heartbeatInterval\x12/\n" +
-	"\aclosure\x18\x06 \x01(\v2\x15.leasehold.v1.ClosureR\aclosure\"s\n" +
+	"\aclosure\x18\x06 \x01(\v2\x15.leasehold.v1.ClosureR\aclosure\x127\n" +
+	"\brecovery\x18\a \x01(\v2\x1b.leasehold.v1.StoreRecoveryR\brecovery\"s\n" +
 	"\aGranted\x12\x17\n" +
 	"\acall_id\x18\x01 \x01(\x03R\x06callId\x12)\n" +
 	"\x05lease\x18\x02 \x01(\v2\x13.leasehold.v1.LeaseR\x05lease\x12$\n" +
@@ -2761,9 +2771,10 @@ var file_leasehold_v1_lock_service_proto_goTypes = []any{
 	(*LockRef)(nil),                   // 38: leasehold.v1.LockRef
 	(*Holder)(nil),                    // 39: leasehold.v1.Holder
 	(*Closure)(nil),                   // 40: leasehold.v1.Closure
-	(ErrorReason)(0),                  // 41: leasehold.v1.ErrorReason
-	(*anypb.Any)(nil),                 // 42: google.protobuf.Any
-	(LeaseEndReason)(0),               // 43: leasehold.v1.LeaseEndReason
+	(*StoreRecovery)(nil),             // 41: leasehold.v1.StoreRecovery
+	(ErrorReason)(0),                  // 42: leasehold.v1.ErrorReason
+	(*anypb.Any)(nil),                 // 43: google.protobuf.Any
+	(LeaseEndReason)(0),               // 44: leasehold.v1.LeaseEndReason
 }
 var file_leasehold_v1_lock_service_proto_depIdxs = []int32{
 	34, // 0: leasehold.v1.AcquireRequest.target:type_name -> leasehold.v1.LockTarget
@@ -2816,39 +2827,40 @@ var file_leasehold_v1_lock_service_proto_depIdxs = []int32{
 	39, // 47: leasehold.v1.Queued.holders:type_name -> leasehold.v1.Holder
 	36, // 48: leasehold.v1.Queued.heartbeat_interval:type_name -> google.protobuf.Duration
 	40, // 49: leasehold.v1.Queued.closure:type_name -> leasehold.v1.Closure
-	37, // 50: leasehold.v1.Granted.lease:type_name -> leasehold.v1.Lease
-	41, // 51: leasehold.v1.Refused.reason:type_name -> leasehold.v1.ErrorReason
-	36, // 52: leasehold.v1.Refused.retry_after:type_name -> google.protobuf.Duration
-	42, // 53: leasehold.v1.Refused.details:type_name -> google.protobuf.Any
-	36, // 54: leasehold.v1.LeaseAttached.heartbeat_interval:type_name -> google.protobuf.Duration
-	25, // 55: leasehold.v1.HeartbeatAck.leases:type_name -> leasehold.v1.LeaseExtended
-	36, // 56: leasehold.v1.HeartbeatAck.heartbeat_interval:type_name -> google.protobuf.Duration
-	36, // 57: leasehold.v1.LeaseExtended.ttl:type_name -> google.protobuf.Duration
-	43, // 58: leasehold.v1.LeaseEnded.reason:type_name -> leasehold.v1.LeaseEndReason
-	36, // 59: leasehold.v1.ReleaseRequested.grace:type_name -> google.protobuf.Duration
-	36, // 60: leasehold.v1.Reconnect.delay:type_name -> google.protobuf.Duration
-	38, // 61: leasehold.v1.CheckFencingTokenRequest.lock:type_name -> leasehold.v1.LockRef
-	36, // 62: leasehold.v1.CheckFencingTokenResponse.remaining:type_name -> google.protobuf.Duration
-	38, // 63: leasehold.v1.SetLockLimitRequest.lock:type_name -> leasehold.v1.LockRef
-	0,  // 64: leasehold.v1.LockService.Acquire:input_type -> leasehold.v1.AcquireRequest
-	2,  // 65: leasehold.v1.LockService.AcquireAll:input_type -> leasehold.v1.AcquireAllRequest
-	4,  // 66: leasehold.v1.LockService.Release:input_type -> leasehold.v1.ReleaseRequest
-	6,  // 67: leasehold.v1.LockService.Renew:input_type -> leasehold.v1.RenewRequest
-	8,  // 68: leasehold.v1.LockService.Hold:input_type -> leasehold.v1.HoldRequest
-	30, // 69: leasehold.v1.LockService.CheckFencingToken:input_type -> leasehold.v1.CheckFencingTokenRequest
-	32, // 70: leasehold.v1.LockService.SetLockLimit:input_type -> leasehold.v1.SetLockLimitRequest
-	1,  // 71: leasehold.v1.LockService.Acquire:output_type -> leasehold.v1.AcquireResponse
-	3,  // 72: leasehold.v1.LockService.AcquireAll:output_type -> leasehold.v1.AcquireAllResponse
-	5,  // 73: leasehold.v1.LockService.Release:output_type -> leasehold.v1.ReleaseResponse
-	7,  // 74: leasehold.v1.LockService.Renew:output_type -> leasehold.v1.RenewResponse
-	18, // 75: leasehold.v1.LockService.Hold:output_type -> leasehold.v1.HoldResponse
-	31, // 76: leasehold.v1.LockService.CheckFencingToken:output_type -> leasehold.v1.CheckFencingTokenResponse
-	33, // 77: leasehold.v1.LockService.SetLockLimit:output_type -> leasehold.v1.SetLockLimitResponse
-	71, // [71:78] is the sub-list for method output_type
-	64, // [64:71] is the sub-list for method input_type
-	64, // [64:64] is the sub-list for extension type_name
-	64, // [64:64] is the sub-list for extension extendee
-	0,  // [0:64] is the sub-list for field type_name
+	41, // 50: leasehold.v1.Queued.recovery:type_name -> leasehold.v1.StoreRecovery
+	37, // 51: leasehold.v1.Granted.lease:type_name -> leasehold.v1.Lease
+	42, // 52: leasehold.v1.Refused.reason:type_name -> leasehold.v1.ErrorReason
+	36, // 53: leasehold.v1.Refused.retry_after:type_name -> google.protobuf.Duration
+	43, // 54: leasehold.v1.Refused.details:type_name -> google.protobuf.Any
+	36, // 55: leasehold.v1.LeaseAttached.heartbeat_interval:type_name -> google.protobuf.Duration
+	25, // 56: leasehold.v1.HeartbeatAck.leases:type_name -> leasehold.v1.LeaseExtended
+	36, // 57: leasehold.v1.HeartbeatAck.heartbeat_interval:type_name -> google.protobuf.Duration
+	36, // 58: leasehold.v1.LeaseExtended.ttl:type_name -> google.protobuf.Duration
+	44, // 59: leasehold.v1.LeaseEnded.reason:type_name -> leasehold.v1.LeaseEndReason
+	36, // 60: leasehold.v1.ReleaseRequested.grace:type_name -> google.protobuf.Duration
+	36, // 61: leasehold.v1.Reconnect.delay:type_name -> google.protobuf.Duration
+	38, // 62: leasehold.v1.CheckFencingTokenRequest.lock:type_name -> leasehold.v1.LockRef
+	36, // 63: leasehold.v1.CheckFencingTokenResponse.remaining:type_name -> google.protobuf.Duration
+	38, // 64: leasehold.v1.SetLockLimitRequest.lock:type_name -> leasehold.v1.LockRef
+	0,  // 65: leasehold.v1.LockService.Acquire:input_type -> leasehold.v1.AcquireRequest
+	2,  // 66: leasehold.v1.LockService.AcquireAll:input_type -> leasehold.v1.AcquireAllRequest
+	4,  // 67: leasehold.v1.LockService.Release:input_type -> leasehold.v1.ReleaseRequest
+	6,  // 68: leasehold.v1.LockService.Renew:input_type -> leasehold.v1.RenewRequest
+	8,  // 69: leasehold.v1.LockService.Hold:input_type -> leasehold.v1.HoldRequest
+	30, // 70: leasehold.v1.LockService.CheckFencingToken:input_type -> leasehold.v1.CheckFencingTokenRequest
+	32, // 71: leasehold.v1.LockService.SetLockLimit:input_type -> leasehold.v1.SetLockLimitRequest
+	1,  // 72: leasehold.v1.LockService.Acquire:output_type -> leasehold.v1.AcquireResponse
+	3,  // 73: leasehold.v1.LockService.AcquireAll:output_type -> leasehold.v1.AcquireAllResponse
+	5,  // 74: leasehold.v1.LockService.Release:output_type -> leasehold.v1.ReleaseResponse
+	7,  // 75: leasehold.v1.LockService.Renew:output_type -> leasehold.v1.RenewResponse
+	18, // 76: leasehold.v1.LockService.Hold:output_type -> leasehold.v1.HoldResponse
+	31, // 77: leasehold.v1.LockService.CheckFencingToken:output_type -> leasehold.v1.CheckFencingTokenResponse
+	33, // 78: leasehold.v1.LockService.SetLockLimit:output_type -> leasehold.v1.SetLockLimitResponse
+	72, // [72:79] is the sub-list for method output_type
+	65, // [65:72] is the sub-list for method input_type
+	65, // [65:65] is the sub-list for extension type_name
+	65, // [65:65] is the sub-list for extension extendee
+	0,  // [0:65] is the sub-list for field type_name
 }
 
 func init() { file_leasehold_v1_lock_service_proto_init() }

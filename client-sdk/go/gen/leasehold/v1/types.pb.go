@@ -908,6 +908,75 @@ func (x *Closure) GetRemaining() *durationpb.Duration {
 	return nil
 }
 
+// A period after a loss of data in which the store grants nothing new. Leases
+// that the store still has are renewed, and waiters keep their places in the
+// queue. Packed into google.rpc.Status.details of UNAVAILABLE/STORE_RECOVERING
+// if it is known.
+type StoreRecovery struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What happened to the store, for people, as the rest of a sentence that
+	// begins with its name: "was restarted".
+	Cause string `protobuf:"bytes,1,opt,name=cause,proto3" json:"cause,omitempty"`
+	// Beginning of the period, by the store's clock. For people only. Not set if
+	// it is unknown.
+	SinceTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since_time,json=sinceTime,proto3" json:"since_time,omitempty"`
+	// Time until the end of the period.
+	Remaining     *durationpb.Duration `protobuf:"bytes,3,opt,name=remaining,proto3" json:"remaining,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoreRecovery) Reset() {
+	*x = StoreRecovery{}
+	mi := &file_leasehold_v1_types_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoreRecovery) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoreRecovery) ProtoMessage() {}
+
+func (x *StoreRecovery) ProtoReflect() protoreflect.Message {
+	mi := &file_leasehold_v1_types_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoreRecovery.ProtoReflect.Descriptor instead.
+func (*StoreRecovery) Descriptor() ([]byte, []int) {
+	return file_leasehold_v1_types_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *StoreRecovery) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
+func (x *StoreRecovery) GetSinceTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SinceTime
+	}
+	return nil
+}
+
+func (x *StoreRecovery) GetRemaining() *durationpb.Duration {
+	if x != nil {
+		return x.Remaining
+	}
+	return nil
+}
+
 // A holder or waiter, as other callers may see it.
 type Holder struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -930,7 +999,7 @@ type Holder struct {
 
 func (x *Holder) Reset() {
 	*x = Holder{}
-	mi := &file_leasehold_v1_types_proto_msgTypes[7]
+	mi := &file_leasehold_v1_types_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -942,7 +1011,7 @@ func (x *Holder) String() string {
 func (*Holder) ProtoMessage() {}
 
 func (x *Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_leasehold_v1_types_proto_msgTypes[7]
+	mi := &file_leasehold_v1_types_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -955,7 +1024,7 @@ func (x *Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holder.ProtoReflect.Descriptor instead.
 func (*Holder) Descriptor() ([]byte, []int) {
-	return file_leasehold_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_leasehold_v1_types_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Holder) GetLeaseId() string {
@@ -1049,7 +1118,12 @@ const file_leasehold_v1_types_proto_rawDesc = "" +
 	"\x05owner\x18\x02 \x01(\v2\x13.leasehold.v1.OwnerR\x05owner\x129\n" +
 	"\n" +
 	"until_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\tuntilTime\x127\n" +
-	"\tremaining\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\tremaining\"\x99\x02\n" +
+	"\tremaining\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\tremaining\"\x99\x01\n" +
+	"\rStoreRecovery\x12\x14\n" +
+	"\x05cause\x18\x01 \x01(\tR\x05cause\x129\n" +
+	"\n" +
+	"since_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tsinceTime\x127\n" +
+	"\tremaining\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\tremaining\"\x99\x02\n" +
 	"\x06Holder\x12\x19\n" +
 	"\blease_id\x18\x01 \x01(\tR\aleaseId\x12)\n" +
 	"\x05owner\x18\x02 \x01(\v2\x13.leasehold.v1.OwnerR\x05owner\x120\n" +
@@ -1124,7 +1198,7 @@ func file_leasehold_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_leasehold_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_leasehold_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_leasehold_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_leasehold_v1_types_proto_goTypes = []any{
 	(LockMode)(0),                 // 0: leasehold.v1.LockMode
 	(LeaseEndReason)(0),           // 1: leasehold.v1.LeaseEndReason
@@ -1137,36 +1211,39 @@ var file_leasehold_v1_types_proto_goTypes = []any{
 	(*Lease)(nil),                 // 8: leasehold.v1.Lease
 	(*Contention)(nil),            // 9: leasehold.v1.Contention
 	(*Closure)(nil),               // 10: leasehold.v1.Closure
-	(*Holder)(nil),                // 11: leasehold.v1.Holder
-	nil,                           // 12: leasehold.v1.Owner.LabelsEntry
-	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
+	(*StoreRecovery)(nil),         // 11: leasehold.v1.StoreRecovery
+	(*Holder)(nil),                // 12: leasehold.v1.Holder
+	nil,                           // 13: leasehold.v1.Owner.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 15: google.protobuf.Duration
 }
 var file_leasehold_v1_types_proto_depIdxs = []int32{
 	0,  // 0: leasehold.v1.LockTarget.mode:type_name -> leasehold.v1.LockMode
-	12, // 1: leasehold.v1.Owner.labels:type_name -> leasehold.v1.Owner.LabelsEntry
+	13, // 1: leasehold.v1.Owner.labels:type_name -> leasehold.v1.Owner.LabelsEntry
 	5,  // 2: leasehold.v1.Grant.target:type_name -> leasehold.v1.LockTarget
-	13, // 3: leasehold.v1.Grant.acquire_time:type_name -> google.protobuf.Timestamp
+	14, // 3: leasehold.v1.Grant.acquire_time:type_name -> google.protobuf.Timestamp
 	7,  // 4: leasehold.v1.Lease.grants:type_name -> leasehold.v1.Grant
-	14, // 5: leasehold.v1.Lease.ttl:type_name -> google.protobuf.Duration
-	14, // 6: leasehold.v1.Lease.heartbeat_interval:type_name -> google.protobuf.Duration
-	13, // 7: leasehold.v1.Lease.expire_time:type_name -> google.protobuf.Timestamp
-	11, // 8: leasehold.v1.Contention.holders:type_name -> leasehold.v1.Holder
-	14, // 9: leasehold.v1.Contention.retry_after:type_name -> google.protobuf.Duration
+	15, // 5: leasehold.v1.Lease.ttl:type_name -> google.protobuf.Duration
+	15, // 6: leasehold.v1.Lease.heartbeat_interval:type_name -> google.protobuf.Duration
+	14, // 7: leasehold.v1.Lease.expire_time:type_name -> google.protobuf.Timestamp
+	12, // 8: leasehold.v1.Contention.holders:type_name -> leasehold.v1.Holder
+	15, // 9: leasehold.v1.Contention.retry_after:type_name -> google.protobuf.Duration
 	10, // 10: leasehold.v1.Contention.closure:type_name -> leasehold.v1.Closure
 	3,  // 11: leasehold.v1.Closure.cause:type_name -> leasehold.v1.ClosureCause
 	6,  // 12: leasehold.v1.Closure.owner:type_name -> leasehold.v1.Owner
-	13, // 13: leasehold.v1.Closure.until_time:type_name -> google.protobuf.Timestamp
-	14, // 14: leasehold.v1.Closure.remaining:type_name -> google.protobuf.Duration
-	6,  // 15: leasehold.v1.Holder.owner:type_name -> leasehold.v1.Owner
-	5,  // 16: leasehold.v1.Holder.target:type_name -> leasehold.v1.LockTarget
-	13, // 17: leasehold.v1.Holder.since_time:type_name -> google.protobuf.Timestamp
-	14, // 18: leasehold.v1.Holder.remaining:type_name -> google.protobuf.Duration
-	19, // [19:19] is the sub-list for method output_type
-	19, // [19:19] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	14, // 13: leasehold.v1.Closure.until_time:type_name -> google.protobuf.Timestamp
+	15, // 14: leasehold.v1.Closure.remaining:type_name -> google.protobuf.Duration
+	14, // 15: leasehold.v1.StoreRecovery.since_time:type_name -> google.protobuf.Timestamp
+	15, // 16: leasehold.v1.StoreRecovery.remaining:type_name -> google.protobuf.Duration
+	6,  // 17: leasehold.v1.Holder.owner:type_name -> leasehold.v1.Owner
+	5,  // 18: leasehold.v1.Holder.target:type_name -> leasehold.v1.LockTarget
+	14, // 19: leasehold.v1.Holder.since_time:type_name -> google.protobuf.Timestamp
+	15, // 20: leasehold.v1.Holder.remaining:type_name -> google.protobuf.Duration
+	21, // [21:21] is the sub-list for method output_type
+	21, // [21:21] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_leasehold_v1_types_proto_init() }
@@ -1180,7 +1257,7 @@ func file_leasehold_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_leasehold_v1_types_proto_rawDesc), len(file_leasehold_v1_types_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   9,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

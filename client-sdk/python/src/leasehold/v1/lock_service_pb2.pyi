@@ -223,20 +223,22 @@ class HoldResponse(_message.Message):
     def __init__(self, queued: _Optional[_Union[Queued, _Mapping]] = ..., granted: _Optional[_Union[Granted, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., attached: _Optional[_Union[LeaseAttached, _Mapping]] = ..., ack: _Optional[_Union[HeartbeatAck, _Mapping]] = ..., released: _Optional[_Union[Released, _Mapping]] = ..., ended: _Optional[_Union[LeaseEnded, _Mapping]] = ..., release_requested: _Optional[_Union[ReleaseRequested, _Mapping]] = ..., reconnect: _Optional[_Union[Reconnect, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ...) -> None: ...
 
 class Queued(_message.Message):
-    __slots__ = ("call_id", "position", "queue_length", "holders", "heartbeat_interval", "closure")
+    __slots__ = ("call_id", "position", "queue_length", "holders", "heartbeat_interval", "closure", "recovery")
     CALL_ID_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     QUEUE_LENGTH_FIELD_NUMBER: _ClassVar[int]
     HOLDERS_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_INTERVAL_FIELD_NUMBER: _ClassVar[int]
     CLOSURE_FIELD_NUMBER: _ClassVar[int]
+    RECOVERY_FIELD_NUMBER: _ClassVar[int]
     call_id: int
     position: int
     queue_length: int
     holders: _containers.RepeatedCompositeFieldContainer[_types_pb2.Holder]
     heartbeat_interval: _duration_pb2.Duration
     closure: _types_pb2.Closure
-    def __init__(self, call_id: _Optional[int] = ..., position: _Optional[int] = ..., queue_length: _Optional[int] = ..., holders: _Optional[_Iterable[_Union[_types_pb2.Holder, _Mapping]]] = ..., heartbeat_interval: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., closure: _Optional[_Union[_types_pb2.Closure, _Mapping]] = ...) -> None: ...
+    recovery: _types_pb2.StoreRecovery
+    def __init__(self, call_id: _Optional[int] = ..., position: _Optional[int] = ..., queue_length: _Optional[int] = ..., holders: _Optional[_Iterable[_Union[_types_pb2.Holder, _Mapping]]] = ..., heartbeat_interval: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., closure: _Optional[_Union[_types_pb2.Closure, _Mapping]] = ..., recovery: _Optional[_Union[_types_pb2.StoreRecovery, _Mapping]] = ...) -> None: ...
 
 class Granted(_message.Message):
     __slots__ = ("call_id", "lease", "as_of_sequence")

@@ -201,6 +201,16 @@ class Closure(_message.Message):
     remaining: _duration_pb2.Duration
     def __init__(self, cause: _Optional[_Union[ClosureCause, str]] = ..., owner: _Optional[_Union[Owner, _Mapping]] = ..., until_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., remaining: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
+class StoreRecovery(_message.Message):
+    __slots__ = ("cause", "since_time", "remaining")
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    SINCE_TIME_FIELD_NUMBER: _ClassVar[int]
+    REMAINING_FIELD_NUMBER: _ClassVar[int]
+    cause: str
+    since_time: _timestamp_pb2.Timestamp
+    remaining: _duration_pb2.Duration
+    def __init__(self, cause: _Optional[str] = ..., since_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., remaining: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
 class Holder(_message.Message):
     __slots__ = ("lease_id", "owner", "target", "fencing_token", "since_time", "remaining")
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
