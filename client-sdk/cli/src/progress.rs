@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use leasehold::QueuePosition;
+use leasehold::{QueuePosition, StoreRecovery};
 use leasehold_proto::text::plain;
 use rustix::termios::tcgetwinsize;
 use tokio::{
@@ -60,6 +60,7 @@ impl AcquireProgress {
             FIRST_MESSAGE_DELAY_WITHOUT_TERMINAL
         };
         let mut next = self.started_at + first;
+        let mut received_at = self.started_at;
         let mut work = std::pin::pin!(work);
         loop {
             tokio::select! {
@@ -68,10 +69,12 @@ impl AcquireProgress {
                     self.clear();
                     return done;
                 }
-                Ok(()) = queue_positions.changed() => {}
+                Ok(()) = queue_positions.changed() => received_at = Instant::now(),
                 () = sleep_until(next) => {}
             }
-            let text = self.text(queue_positions.borrow_and_update().as_ref());
+            let queue_position = queue_positions.borrow_and_update();
+            let text = self.text(queue_position.as_ref(), received_at.elapsed());
+            drop(queue_position);
             self.draw(&text);
             next = Instant::now()
                 + if self.is_terminal {
@@ -82,7 +85,8 @@ impl AcquireProgress {
         }
     }
 
-    fn text(&self, queue_position: Option<&QueuePosition>) -> String {
+    /// Returns the message for a queue position that was received `received_ago`.
+    fn text(&self, queue_position: Option<&QueuePosition>, received_ago: Duration) -> String {
         let elapsed = output::format_rounded(self.started_at.elapsed());
         let Some(queue_position) = queue_position else {
             return format!(
@@ -90,7 +94,17 @@ impl AcquireProgress {
                 self.name, self.activity
             );
         };
+        let recovery = queue_position.recovery.as_deref();
+        let recovery_text = recovery.map(|recovery| describe_recovery(recovery, received_ago));
+        if let (0, Some(recovery_text)) = (queue_position.position, &recovery_text) {
+            return format!(
+                "waiting for {}: {recovery_text} (Ctrl-C to cancel)",
+                self.name
+            );
+        }
+        let recovery_text = recovery_text.map_or_else(String::new, |text| format!("; {text}"));
         let holders_text = match queue_position.holders.as_slice() {
+            [] if recovery.is_some() => String::new(),
             [] => ", about to be granted".to_owned(),
             [first, others @ ..] => {
                 let more = match others.len() {
@@ -109,7 +123,7 @@ impl AcquireProgress {
             }
         };
         format!(
-            "waiting for {}: position {} of {}{holders_text} (Ctrl-C to cancel)",
+            "waiting for {}: position {} of {}{holders_text}{recovery_text} (Ctrl-C to cancel)",
             self.name, queue_position.position, queue_position.queue_length
         )
     }
@@ -136,6 +150,18 @@ impl AcquireProgress {
             write_stderr("\r\u{1b}[2K");
         }
     }
+}
+
+/// Describes a recovery of the store that was received `received_ago`.
+fn describe_recovery(recovery: &StoreRecovery, received_ago: Duration) -> String {
+    let since = recovery.since.map(output::age).map(output::format_rounded);
+    let since = since.map_or_else(String::new, |since| format!(" {since} ago"));
+    let remaining = recovery.remaining.saturating_sub(received_ago);
+    format!(
+        "the store {}{since}: no new locks for at most {}",
+        plain(&recovery.cause),
+        output::format_rounded(remaining)
+    )
 }
 
 impl Drop for AcquireProgress {

@@ -8,7 +8,8 @@ use std::{
 };
 
 pub(crate) use self::convert::{
-    closure, duration, from_refused, holder, is_retryable, lost_reason, refused_from_status,
+    closure, duration, from_refused, holder, is_retryable, lost_reason, recovery, recovery_of,
+    refused_from_status,
 };
 
 /// Reason for which a lock was not acquired.

@@ -81,6 +81,6 @@ pub use self::{
     },
     guard::{Guard, Held},
     lock::Lock,
-    queue_position::QueuePosition,
+    queue_position::{QueuePosition, StoreRecovery},
     target::Target,
 };

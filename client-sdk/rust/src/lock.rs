@@ -140,7 +140,8 @@ impl Lock {
         self
     }
 
-    /// Calls `hook` with the queue position, initially and after changes, at most once a second.
+    /// Calls `hook` with the queue position, initially and after changes, at most once a second, and
+    /// when the store rejects the call because it recovers.
     /// The hook runs while the acquire is polled.
     pub fn on_queue(mut self, hook: impl FnMut(&QueuePosition) + Send + 'static) -> Self {
         self.on_queue = Some(Box::new(hook));

@@ -3,13 +3,15 @@
 use std::time::{Duration, SystemTime};
 
 use leasehold_proto::v1::{self as pb, ErrorReason as Reason};
-use prost::Message as _;
+use prost::Message;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
 use super::{Closure, ClosureCause, Contention, Error, ErrorDetail, Holder, LostReason};
+use crate::queue_position::StoreRecovery;
 
 const CONTENTION: &str = "/leasehold.v1.Contention";
+const STORE_RECOVERY: &str = "/leasehold.v1.StoreRecovery";
 
 /// Converts the rejection of a call on a stream.
 pub(crate) fn from_refused(refused: &pb::Refused) -> Error {
@@ -18,11 +20,7 @@ pub(crate) fn from_refused(refused: &pb::Refused) -> Error {
         retry_after: refused.retry_after.and_then(|time| time.try_into().ok()),
     };
     let contention_detail = || {
-        let contention = refused.details.iter();
-        let mut contention = contention.filter(|detail| detail.type_url.ends_with(CONTENTION));
-        let contention = contention.next().map(|detail| &*detail.value);
-        let contention = contention.and_then(|value| pb::Contention::decode(value).ok());
-        let contention = contention.unwrap_or_default();
+        let contention: pb::Contention = find_detail(refused, CONTENTION).unwrap_or_default();
         Contention {
             message: refused.message.clone(),
             holders: contention.holders.iter().map(holder).collect(),
@@ -63,6 +61,26 @@ pub(crate) fn from_refused(refused: &pb::Refused) -> Error {
         | Reason::Cancelled
         | Reason::CallIdReused => Error::Other(detail),
     }
+}
+
+/// Returns the recovery of the store for which the call was rejected.
+pub(crate) fn recovery_of(refused: &pb::Refused) -> Option<StoreRecovery> {
+    find_detail(refused, STORE_RECOVERY).map(|found| recovery(&found))
+}
+
+/// Converts the recovery of the store.
+pub(crate) fn recovery(recovery: &pb::StoreRecovery) -> StoreRecovery {
+    StoreRecovery {
+        cause: recovery.cause.clone(),
+        since: recovery.since_time.and_then(|time| time.try_into().ok()),
+        remaining: duration(recovery.remaining),
+    }
+}
+
+fn find_detail<M: Message + Default>(refused: &pb::Refused, type_url: &str) -> Option<M> {
+    let mut details = refused.details.iter();
+    let detail = details.find(|detail| detail.type_url.ends_with(type_url))?;
+    M::decode(&*detail.value).ok()
 }
 
 /// Converts the closure of a lock.

@@ -85,6 +85,7 @@ impl Locks {
             queue_length: u32::try_from(self.queue_length(&lock)).unwrap_or(u32::MAX),
             holders: self.holders(&lock),
             closure: None,
+            recovery: None,
         });
         waiter.command.position.send_if_modified(|position| {
             let is_new = *position != new_position;

@@ -14,6 +14,7 @@ use crate::{
     command::{AcquireCommand, AcquireMessage, AcquireParams},
     error::{
         Error, ErrorDetail, LostReason, closure, duration, from_refused, holder, is_retryable,
+        recovery, recovery_of,
     },
     guard::{Guard, Held},
     queue_position::{QueuePosition, QueuePositionSender},
@@ -60,6 +61,20 @@ impl PendingAcquire {
 
     pub(super) fn attach_number(&self) -> i32 {
         self.attach_number
+    }
+
+    /// Reports a recovery of the store, for which the call was rejected, to the caller.
+    fn report_recovery(&self, message: &Refused) {
+        let Some(next) = recovery_of(message).map(QueuePosition::not_queued) else {
+            return;
+        };
+        self.position.send_if_modified(|last| {
+            let is_new = !last.as_ref().is_some_and(|last| last.is_repeated_by(&next));
+            if is_new {
+                *last = Some(next);
+            }
+            is_new
+        });
     }
 
     fn is_under(&self, lease_id: &str) -> bool {
@@ -184,6 +199,7 @@ impl Session {
                 queue_length: u32::try_from(queued.queue_length).unwrap_or_default(),
                 holders: queued.holders.iter().map(holder).collect(),
                 closure: queued.closure.as_ref().map(closure).map(Box::new),
+                recovery: queued.recovery.as_ref().map(recovery).map(Box::new),
             }));
         }
     }
@@ -262,6 +278,7 @@ impl Session {
             return;
         }
         pending.last_rejection = Some(from_refused(message));
+        pending.report_recovery(message);
         let now = clock::now();
         let kind = CallKind::Acquire(request_id.to_owned());
         self.retries.push((now + jittered(RETRY_DELAY), kind));

@@ -10,6 +10,7 @@ use leasehold_tests::{
     client::unary::{AcquireCall, Client},
     console::client::ConsoleUser,
     net::plain_http::get,
+    process::leasehold_command::{Cli, RunningCommand},
     redis::server::RedisServer,
     status::error_reason,
     telemetry::scrape::scrape,
@@ -91,4 +92,50 @@ async fn callers_and_operators_receive_the_reason() {
     assert_eq!(get(broker.admin(), "/readyz").await, (200, "ok".to_owned()));
     let seen = scrape(broker).await;
     assert_eq!(seen.sum(REMAINING, &[]), 0.0);
+}
+
+/// Returns the first line of messages that contains `text`.
+async fn line_with(running: &mut RunningCommand, text: &str) -> String {
+    loop {
+        let line = running.next_stderr_line().await;
+        if line.contains(text) {
+            return line;
+        }
+    }
+}
+
+#[tokio::test]
+async fn commands_that_wait_print_the_reason() {
+    let mut fixture = fixture().await;
+    let client = Client::new("worker-1", &fixture.addrs(), 0);
+    let cli = Cli::for_broker(fixture.brokers[0].addr());
+    let holder = Sdk::connect(&cli.endpoint).await.expect("a broker");
+    let guard = holder.lock("a").acquire().await.expect("it is free");
+    let mut queued = cli.start(&["run", "--kill-after=0.5s", "a", "--", "echo", "done"]);
+    client.wait_for_queue_length_at(0, "a", 1).await;
+    fixture.redis.restart().await;
+    let line = line_with(&mut queued, EVENT).await;
+    let start = "leasehold: waiting for a: position 1 of 1";
+    assert!(line.starts_with(start), "{line}");
+    let effect = " ago: no new locks for at most ";
+    assert!(
+        line.contains(&format!("; the store {EVENT}")) && line.contains(effect),
+        "{line}"
+    );
+    let mut late = cli.start(&["run", "--kill-after=0.5s", "b", "--", "echo", "done"]);
+    let line = line_with(&mut late, EVENT).await;
+    let start = format!("leasehold: waiting for b: the store {EVENT}");
+    assert!(line.starts_with(&start) && line.contains(effect), "{line}");
+    let late = late.wait_for_exit().await;
+    assert_eq!((late.code, late.stdout.as_str()), (Some(0), "done\n"));
+    assert!(
+        !late.stderr.contains(EVENT),
+        "it was printed: {}",
+        late.stderr
+    );
+    // An error means that the restart took longer than the validity of the lease.
+    let _ = guard.release().await;
+    let queued = queued.wait_for_exit().await;
+    assert_eq!((queued.code, queued.stdout.as_str()), (Some(0), "done\n"));
+    holder.shutdown().await;
 }
