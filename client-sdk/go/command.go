@@ -12,7 +12,8 @@ import (
 
 // QueuePosition is a position in the queue of a lock. It is a hint that the broker sends at most once a second.
 type QueuePosition struct {
-	// Position is the position in the queue, counted from 1.
+	// Position is the position in the queue, counted from 1. It is 0 if the call is not in the queue yet, because the
+	// store recovers: the client repeats the call until the end of its wait.
 	Position int
 	// QueueLength is the number of all waiters.
 	QueueLength int
@@ -20,6 +21,18 @@ type QueuePosition struct {
 	Holders []Holder
 	// Closure is the closure of the lock; nil if the lock is not closed.
 	Closure *Closure
+	// Recovery is the recovery of the store, while it grants nothing new; otherwise nil.
+	Recovery *StoreRecovery
+}
+
+// StoreRecovery is a period after a loss of data in which the store grants nothing new.
+type StoreRecovery struct {
+	// Cause is the cause for people, as the rest of a sentence that begins with the name of the store: "was restarted".
+	Cause string
+	// Since is the beginning of the period by the clock of the store; zero if it is unknown.
+	Since time.Time
+	// Remaining is the time until the end of the period.
+	Remaining time.Duration
 }
 
 // acquireParams is the request of an acquire.

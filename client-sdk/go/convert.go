@@ -104,6 +104,28 @@ func closureOf(message *pb.Closure) *Closure {
 	return closure
 }
 
+func recoveryOf(message *pb.StoreRecovery) *StoreRecovery {
+	if message == nil {
+		return nil
+	}
+	recovery := &StoreRecovery{Cause: message.GetCause(), Remaining: durationOf(message.GetRemaining())}
+	if message.GetSinceTime() != nil {
+		recovery.Since = message.GetSinceTime().AsTime()
+	}
+	return recovery
+}
+
+// recoveryFromRefused returns the recovery of the store for which a call was rejected; nil if there is none.
+func recoveryFromRefused(refused *pb.Refused) *StoreRecovery {
+	message := &pb.StoreRecovery{}
+	for _, detail := range refused.GetDetails() {
+		if unpackDetail(detail, message) {
+			return recoveryOf(message)
+		}
+	}
+	return nil
+}
+
 func permitUsageOf(message *pb.PermitUsage) *PermitUsage {
 	if message == nil {
 		return nil

@@ -37,16 +37,34 @@ func TestAStoreThatLosesItsDataEndsTheLease(t *testing.T) {
 	redis := startRedis(t)
 	client := clientOf(t, startBroker(t, redis.URL()).URL())
 	lease := lock(t, client, "a")
+	waited := make(chan leasehold.QueuePosition, 100)
+	waiter := startLock(t.Context(), client, "a", leasehold.WithWait(4*time.Second),
+		leasehold.WithOnQueue(func(position leasehold.QueuePosition) { waited <- position }))
+	position := <-waited
+	assert(t, position.Recovery == nil, "%+v", position.Recovery)
 	_, err := redis.Command("FLUSHALL")
 	ok(t, err)
 	assert(t, waitLost(t, lease) == leasehold.LostByStore, "%v", lease)
+	for position.Recovery == nil {
+		select {
+		case position = <-waited:
+		case <-waiter.done:
+			t.Fatalf("the call ended without a position that has the recovery: %v", waiter.err)
+		}
+	}
+	assert(t, position.Position == 1 && position.Recovery.Cause == "was found empty", "%+v", position)
 	var loss *leasehold.LeaseLostError
 	assert(t, errors.As(lease.Release(t.Context()), &loss) && loss.Reason == leasehold.LostByStore, "%v", loss)
 	// The client repeats a call after a temporary rejection until 5 s after the end of its wait.
-	_, err = client.Lock(t.Context(), "b", leasehold.WithWait(0))
+	var positions []leasehold.QueuePosition
+	onQueue := func(position leasehold.QueuePosition) { positions = append(positions, position) }
+	_, err = client.Lock(t.Context(), "b", leasehold.WithWait(0), leasehold.WithOnQueue(onQueue))
 	assertErr(t, err, leasehold.ErrStoreRecovering)
 	var detailed *leasehold.Error
 	assert(t, errors.As(err, &detailed) && detailed.RetryAfter > 0, "%v", err)
+	assert(t, len(positions) == 1 && positions[0].Position == 0, "%+v", positions)
+	recovery := positions[0].Recovery
+	assert(t, recovery.Cause == "was found empty" && recovery.Remaining > 0 && !recovery.Since.IsZero(), "%+v", recovery)
 }
 
 func TestALockIsHeldNoLongerThanMaxHold(t *testing.T) {

@@ -37,6 +37,8 @@ type pendingAcquire struct {
 	callID int64
 	// lastRejection is the latest temporary rejection.
 	lastRejection error
+	// reportedRecovery is the recovery that was reported last, for a call that is not in the queue.
+	reportedRecovery *StoreRecovery
 }
 
 func newPendingAcquire(command *acquireCommand) *pendingAcquire {
@@ -75,6 +77,17 @@ func (p *pendingAcquire) rejection(refused *pb.Refused) error {
 		rejected.Err = ErrWaitTimeout
 	}
 	return err
+}
+
+// reportRecovery reports to the caller that the call is not in the queue because the store recovers, once for each
+// recovery.
+func (p *pendingAcquire) reportRecovery(refused *pb.Refused) {
+	last, next := p.reportedRecovery, recoveryFromRefused(refused)
+	if next == nil || last != nil && last.Cause == next.Cause && last.Since.Equal(next.Since) {
+		return
+	}
+	p.reportedRecovery = next
+	p.command.notifyPosition(QueuePosition{Recovery: next})
 }
 
 // pendingAcquires is the pending acquires of one session, by request id.
@@ -156,11 +169,13 @@ func (p *pendingAcquires) cancel(requestID string) {
 func (p *pendingAcquires) onQueued(queued *pb.Queued) {
 	call := p.session.connection.pendingCalls[queued.GetCallId()]
 	if acquire := p.all[call.subject.key]; call.subject.kind == callAcquire && acquire != nil && acquire.command != nil {
+		acquire.reportedRecovery = nil
 		acquire.command.notifyPosition(QueuePosition{
 			Position:    int(queued.GetPosition()),
 			QueueLength: int(queued.GetQueueLength()),
 			Holders:     holdersOf(queued.GetHolders()),
 			Closure:     closureOf(queued.GetClosure()),
+			Recovery:    recoveryOf(queued.GetRecovery()),
 		})
 	}
 }
@@ -200,6 +215,7 @@ func (p *pendingAcquires) onRefused(requestID string, refused *pb.Refused) {
 		return
 	}
 	acquire.lastRejection = errorFromRefused(refused)
+	acquire.reportRecovery(refused)
 	p.session.retryLater(jittered(acquireRetryDelay), callSubject{kind: callAcquire, key: requestID})
 	// A broker that is draining, or cannot reach its store, is replaced by another one.
 	switch refused.GetReason() {
