@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import threading
 import time
 from typing import Any, Callable
 
 import pytest
-from interfaces import Interface, acquire_and_release, create_client, wait_for_waiters
+from interfaces import TIMEOUT, Interface, acquire_and_release, create_client, wait_for_waiters
 from processes import Broker, Redis, free_port
 from proxy import Direction, Proxy
 
@@ -52,15 +53,29 @@ async def test_a_lock_that_the_store_has_lost_is_reported(
 ) -> None:
     client = create_client(interface, start(Broker, redis.url).url)
     lease = await client.acquire("a")
+    waited: queue.SimpleQueue[leasehold.QueuePosition] = queue.SimpleQueue()
+    waiting = asyncio.ensure_future(client.acquire("a", wait=4, on_queue=waited.put))
+    position = await asyncio.to_thread(waited.get, True, TIMEOUT)
+    assert position.recovery is None
     redis.command("FLUSHALL")
     assert await lease.lost() is LostReason.STORE_LOST
+    while position.recovery is None:
+        position = await asyncio.to_thread(waited.get, True, TIMEOUT)
+    assert (position.position, position.recovery.cause) == (1, "was found empty")
     with pytest.raises(leasehold.LeaseLost) as caught:
         await lease.release()
     assert caught.value.reason is LostReason.STORE_LOST
     # A retryable rejection is repeated until 5 s after the wait.
+    positions: list[leasehold.QueuePosition] = []
     with pytest.raises(leasehold.StoreRecovering) as recovering:
-        await client.acquire("b", wait=0)
+        await client.acquire("b", wait=0, on_queue=positions.append)
     assert recovering.value.retry_after
+    assert [position.position for position in positions] == [0]
+    recovery = positions[0].recovery
+    assert recovery is not None and recovery.cause == "was found empty"
+    assert recovery.since is not None and recovery.remaining > 0
+    with pytest.raises(leasehold.AcquireError):
+        await waiting
 
 
 async def test_a_lock_is_held_no_longer_than_max_hold(broker: Broker, interface: Interface) -> None:

@@ -97,6 +97,18 @@ class Closure:
     remaining: float
 
 
+@dataclass(frozen=True)
+class StoreRecovery:
+    """A period after a loss of data in which the store grants nothing new."""
+
+    #: Cause for people, as the rest of a sentence that begins with the name of the store: ``was restarted``.
+    cause: str
+    #: Beginning of the period by the clock of the store, if it is known.
+    since: datetime | None
+    #: Seconds until the end of the period.
+    remaining: float
+
+
 class Error(Exception):
     """Base class of the errors of this package."""
 

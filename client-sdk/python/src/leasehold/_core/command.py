@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Callable, Optional, Protocol, Union
 
 from leasehold._core.convert import to_duration
-from leasehold.errors import Closure, Error, Holder
+from leasehold.errors import Closure, Error, Holder, StoreRecovery
 from leasehold.target import LockName, lock_of
 from leasehold.v1 import lock_service_pb2 as pb
 from leasehold.v1 import types_pb2 as types
@@ -23,7 +23,8 @@ AcquireMessage = Union[pb.AcquireRequest, pb.AcquireAllRequest]
 class QueuePosition:
     """Position in the queue of a lock. A hint, which the broker updates at most once a second."""
 
-    #: Position counted from 1, which is the next waiter.
+    #: Position counted from 1, which is the next waiter. 0 if the call is not in the queue yet, because the store
+    #: recovers: the client repeats the call until the end of its wait.
     position: int
     #: Number of all waiters.
     queue_length: int
@@ -31,6 +32,8 @@ class QueuePosition:
     holders: list[Holder]
     #: Closure of the lock, if the lock is closed.
     closure: Closure | None = None
+    #: Recovery of the store, while it grants nothing new.
+    recovery: StoreRecovery | None = None
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from google.rpc import error_details_pb2, status_pb2
 
 from leasehold import errors
-from leasehold.errors import Closure, ClosureCause, Contention, Holder, Loss, LostReason
+from leasehold.errors import Closure, ClosureCause, Contention, Holder, Loss, LostReason, StoreRecovery
 from leasehold.v1 import inspection_service_pb2 as inspection
 from leasehold.v1 import lock_service_pb2 as hold
 from leasehold.v1 import types_pb2 as pb
@@ -131,6 +131,23 @@ def closure_of(message: pb.Contention | hold.Queued | inspection.Lock) -> Closur
         until=_to_datetime(closure.until_time) if closure.HasField("until_time") else None,
         remaining=to_seconds(closure.remaining),
     )
+
+
+def recovery_of(message: hold.Queued) -> StoreRecovery | None:
+    """Converts the recovery of the store in a message, or returns None if the store grants locks."""
+    return _to_recovery(message.recovery) if message.HasField("recovery") else None
+
+
+def recovery_from_refused(refused: hold.Refused) -> StoreRecovery | None:
+    """Returns the recovery of the store for which a call was rejected, or None."""
+    message = pb.StoreRecovery()
+    is_found = any(detail.Unpack(message) for detail in refused.details)
+    return _to_recovery(message) if is_found else None
+
+
+def _to_recovery(message: pb.StoreRecovery) -> StoreRecovery:
+    since = _to_datetime(message.since_time) if message.HasField("since_time") else None
+    return StoreRecovery(message.cause, since, to_seconds(message.remaining))
 
 
 def loss_from_refused(refused: hold.Refused) -> Loss:

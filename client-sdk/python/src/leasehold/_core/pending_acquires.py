@@ -17,6 +17,7 @@ from leasehold.errors import (
     LeaseLost,
     Loss,
     LostReason,
+    StoreRecovery,
     Unauthenticated,
     Unavailable,
     WaitTimeout,
@@ -52,6 +53,8 @@ class PendingAcquire:
         self.call_id = 0
         #: Latest rejection that allows a repetition.
         self.last_rejection: AcquireError | None = None
+        #: Recovery that was reported last, for a call that is not in the queue.
+        self._reported_recovery: StoreRecovery | None = None
         #: None if the caller no longer waits.
         self.receiver: object | None = command.receiver
         self._command = command
@@ -67,8 +70,16 @@ class PendingAcquire:
 
     def notify_position(self, position: QueuePosition) -> None:
         """Sends the queue position to the caller."""
+        self._reported_recovery = None if position.position else position.recovery
         if self.receiver is not None:
             self._command.receiver.on_queue_position(position)
+
+    def report_recovery(self, refused: pb.Refused) -> None:
+        """Reports that the call is not in the queue because the store recovers, once for each recovery."""
+        last, recovery = self._reported_recovery, convert.recovery_from_refused(refused)
+        if recovery is None or (last is not None and (last.cause, last.since) == (recovery.cause, recovery.since)):
+            return
+        self.notify_position(QueuePosition(0, 0, [], recovery=recovery))
 
     def error_from(self, refused: pb.Refused) -> AcquireError:
         """Converts the rejection to the error of the caller."""
@@ -158,8 +169,8 @@ class PendingAcquires:
         pending = self.all.get(subject.key) if subject is not None and subject.kind is CallKind.ACQUIRE else None
         if pending is not None:
             holders = [convert.to_holder(holder) for holder in queued.holders]
-            closure = convert.closure_of(queued)
-            pending.notify_position(QueuePosition(queued.position, queued.queue_length, holders, closure))
+            closure, recovery = convert.closure_of(queued), convert.recovery_of(queued)
+            pending.notify_position(QueuePosition(queued.position, queued.queue_length, holders, closure, recovery))
 
     def on_granted(self, granted: pb.Granted) -> None:
         """Handles the grant of an acquire."""
@@ -190,6 +201,7 @@ class PendingAcquires:
             del self.all[request_id]
             return pending.complete(pending.error_from(refused))
         pending.last_rejection = convert.error_from_refused(refused)
+        pending.report_recovery(refused)
         self._session.schedule_retry(jittered(_RETRY_DELAY), CallSubject(CallKind.ACQUIRE, request_id))
         # The acquire is repeated at another broker if this one is draining or cannot reach its store.
         has_other_brokers = len(self._session.endpoints.all) > 1
