@@ -15,7 +15,9 @@ import dev.leasehold.support.Broker;
 import dev.leasehold.support.Redis;
 import java.time.Duration;
 import java.util.List;
+import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import org.junit.jupiter.api.Test;
@@ -78,14 +80,35 @@ class LostLeasesTest {
                 Broker broker = Broker.start(redis);
                 LeaseholdClient client = LeaseholdClient.connect(broker.url())) {
             Lease lease = client.acquire("a");
+            CompletableFuture<QueuePosition> first = new CompletableFuture<>();
+            CompletableFuture<QueuePosition> whileRecovering = new CompletableFuture<>();
+            client.lock("a")
+                    .onQueue(position -> {
+                        first.complete(position);
+                        if (position.recovery().isPresent()) {
+                            whileRecovering.complete(position);
+                        }
+                    })
+                    .acquireAsync();
+            assertEquals(Optional.empty(), awaitResult(first).recovery());
             redis.command("FLUSHALL");
             assertEquals(LostReason.STORE_LOST, awaitResult(lease.lost()).reason());
+            QueuePosition queued = awaitResult(whileRecovering);
+            assertEquals(1, queued.position());
+            assertEquals("was found empty", queued.recovery().orElseThrow().cause());
             LeaseLostException leaseLost = assertThrows(LeaseLostException.class, lease::close);
             assertEquals(LostReason.STORE_LOST, leaseLost.reason());
             // A temporary rejection is retried until 5 s after the wait.
-            StoreRecoveringException recovering =
-                    assertThrows(StoreRecoveringException.class, () -> client.tryAcquire("b"));
+            List<QueuePosition> positions = new CopyOnWriteArrayList<>();
+            StoreRecoveringException recovering = assertThrows(
+                    StoreRecoveringException.class,
+                    () -> client.lock("b").onQueue(positions::add).tryAcquire());
             assertFalse(recovering.retryAfter().orElseThrow().isZero());
+            assertEquals(
+                    List.of(0), positions.stream().map(QueuePosition::position).toList());
+            StoreRecovery recovery = positions.get(0).recovery().orElseThrow();
+            assertEquals("was found empty", recovery.cause());
+            assertTrue(recovery.since().isPresent() && !recovery.remaining().isZero());
         }
     }
 

@@ -13,6 +13,7 @@ import dev.leasehold.Loss;
 import dev.leasehold.LostReason;
 import dev.leasehold.PermitUsage;
 import dev.leasehold.QueuePosition;
+import dev.leasehold.StoreRecovery;
 import dev.leasehold.error.AcquireException;
 import dev.leasehold.error.HeldException;
 import dev.leasehold.error.InternalException;
@@ -43,6 +44,7 @@ import io.grpc.protobuf.StatusProto;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.List;
+import java.util.Objects;
 import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.Set;
@@ -81,7 +83,24 @@ final class Converter {
                 queued.getPosition(),
                 queued.getQueueLength(),
                 holders(queued.getHoldersList()),
-                queued.hasClosure() ? Optional.of(closure(queued.getClosure())) : Optional.empty());
+                queued.hasClosure() ? Optional.of(closure(queued.getClosure())) : Optional.empty(),
+                queued.hasRecovery() ? Optional.of(recovery(queued.getRecovery())) : Optional.empty());
+    }
+
+    private static StoreRecovery recovery(dev.leasehold.v1.StoreRecovery recovery) {
+        return new StoreRecovery(
+                recovery.getCause(),
+                recovery.hasSinceTime() ? Optional.of(instant(recovery.getSinceTime())) : Optional.empty(),
+                Durations.fromProto(recovery.getRemaining()));
+    }
+
+    /** Returns the recovery of the store for which a call was rejected. */
+    static Optional<StoreRecovery> recoveryFromRefused(Refused refused) {
+        return refused.getDetailsList().stream()
+                .map(detail -> unpack(detail, dev.leasehold.v1.StoreRecovery.class))
+                .filter(Objects::nonNull)
+                .map(Converter::recovery)
+                .findFirst();
     }
 
     static LockState lockState(Lock lock) {

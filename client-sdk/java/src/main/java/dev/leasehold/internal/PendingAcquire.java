@@ -1,10 +1,13 @@
 package dev.leasehold.internal;
 
 import dev.leasehold.QueuePosition;
+import dev.leasehold.StoreRecovery;
 import dev.leasehold.error.AcquireException;
 import dev.leasehold.error.HeldException;
 import dev.leasehold.error.WaitTimeoutException;
 import dev.leasehold.v1.Refused;
+import java.util.List;
+import java.util.Optional;
 
 /** A pending acquire. */
 final class PendingAcquire {
@@ -26,6 +29,8 @@ final class PendingAcquire {
     AcquireException lastError;
 
     private boolean isCompleted;
+    /** Recovery that was reported last, for a call that is not in the queue, or null. */
+    private StoreRecovery reportedRecovery;
 
     PendingAcquire(AcquireCommand command, long now) {
         this.command = command;
@@ -79,8 +84,22 @@ final class PendingAcquire {
         }
     }
 
+    /** Reports that the call is not in the queue because the store recovers, once for each recovery. */
+    void reportRecovery(Refused refused) {
+        StoreRecovery next = Converter.recoveryFromRefused(refused).orElse(null);
+        StoreRecovery last = reportedRecovery;
+        boolean isKnown = next != null
+                && last != null
+                && last.cause().equals(next.cause())
+                && last.since().equals(next.since());
+        if (next != null && !isKnown) {
+            notifyPosition(new QueuePosition(0, 0, List.of(), Optional.empty(), Optional.of(next)));
+        }
+    }
+
     /** Sends the queue position to the caller. */
     void notifyPosition(QueuePosition position) {
+        reportedRecovery = position.position() == 0 ? position.recovery().orElse(null) : null;
         if (!isCompleted) {
             command.listener().onQueuePosition(position);
         }

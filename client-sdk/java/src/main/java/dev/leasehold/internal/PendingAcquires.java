@@ -168,6 +168,7 @@ final class PendingAcquires {
             return;
         }
         acquire.lastError = Converter.fromRefused(refused);
+        acquire.reportRecovery(refused);
         session.scheduleRetry(Failover.withJitter(RETRY_DELAY), CallSubject.acquire(requestId));
         // A broker that is draining or does not reach its store should not get the retry.
         if (refused.getReason() == ErrorReason.ERROR_REASON_DRAINING) {

@@ -356,6 +356,7 @@ final class FakeLocks implements Worker.TickHandler {
                 + (int) waitersAhead.stream()
                         .filter(other -> other.waitsFor(lock))
                         .count();
-        waiter.notifyPosition(new QueuePosition(position, queueLength(lock), holders(lock), Optional.empty()));
+        waiter.notifyPosition(
+                new QueuePosition(position, queueLength(lock), holders(lock), Optional.empty(), Optional.empty()));
     }
 }

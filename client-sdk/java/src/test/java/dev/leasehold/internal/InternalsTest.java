@@ -157,9 +157,9 @@ class InternalsTest {
     @Test
     void aQueuePositionHasTheClosureOfTheLock() {
         Queued.Builder queued = Queued.newBuilder().setPosition(2).setQueueLength(3);
-        QueuePosition open = new QueuePosition(2, 3, List.of(), Optional.empty());
+        QueuePosition open = new QueuePosition(2, 3, List.of(), Optional.empty(), Optional.empty());
         assertEquals(open, Converter.queuePosition(queued.build()));
-        QueuePosition closed = new QueuePosition(2, 3, List.of(), Optional.of(OPERATOR_CLOSURE));
+        QueuePosition closed = new QueuePosition(2, 3, List.of(), Optional.of(OPERATOR_CLOSURE), Optional.empty());
         assertEquals(
                 closed,
                 Converter.queuePosition(queued.setClosure(CLOSED_BY_OPERATOR).build()));
