@@ -44,6 +44,14 @@ export type { Loss, LostReason } from "./errors.js";
 export { assertHeld } from "./held-leases.js";
 export type { Lease } from "./lease.js";
 export type { AcquireOptions } from "./options.js";
-export type { Closure, ClosureCause, Holder, LockState, PermitUsage, QueuePosition } from "./messages.js";
+export type {
+  Closure,
+  ClosureCause,
+  Holder,
+  LockState,
+  PermitUsage,
+  QueuePosition,
+  StoreRecovery,
+} from "./messages.js";
 export type { ClientOptions, TlsOptions } from "./settings.js";
 export type { LockLike, Target } from "./target.js";

@@ -44,9 +44,22 @@ export interface Closure {
   readonly remainingMs: number;
 }
 
+/** A period after a loss of data in which the store grants nothing new. */
+export interface StoreRecovery {
+  /** Cause for people, as the rest of a sentence that begins with the name of the store: `was restarted`. */
+  readonly cause: string;
+  /** Beginning of the period by the clock of the store, if it is known. */
+  readonly since: Date | undefined;
+  /** Time until the end of the period, in milliseconds. */
+  readonly remainingMs: number;
+}
+
 /** Position in the queue of a lock. A hint, which the broker updates at most once a second. */
 export interface QueuePosition {
-  /** Position counted from 1, which is the next waiter. */
+  /**
+   * Position counted from 1, which is the next waiter. 0 if the call is not in the queue yet, because the store recovers:
+   * the client repeats the call until the end of its wait.
+   */
   readonly position: number;
   /** Number of all waiters. */
   readonly queueLength: number;
@@ -54,6 +67,8 @@ export interface QueuePosition {
   readonly holders: readonly Holder[];
   /** Closure of the lock, if it is closed. */
   readonly closure: Closure | undefined;
+  /** Recovery of the store, while it grants nothing new. */
+  readonly recovery: StoreRecovery | undefined;
 }
 
 /** Permits of a semaphore. */

@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 
+import type { QueuePosition } from "@leasehold/client";
 import { LeaseLostError, StoreRecoveringError, UnavailableError, WaitTimeoutError } from "@leasehold/client";
 
 import { acquireAndRelease, clientOf, waitForLoss, waitForQueueLength } from "./fixtures.js";
@@ -61,12 +62,27 @@ test("a lease that the store lost is reported", async (t) => {
   const redis = await Redis.start(t);
   const client = clientOf(t, (await Broker.start(t, redis.url)).url);
   const lease = await client.acquire("a");
+  const waited: QueuePosition[] = [];
+  const waiter = client.acquire("a", { waitMs: 4_000, onQueue: (position) => waited.push(position) });
+  await waitForQueueLength(client, "a", 1);
   await redis.command("FLUSHALL");
   assert.equal(await waitForLoss(lease), "StoreLost");
+  await assert.rejects(waiter);
+  const recovering = waited.filter(({ recovery }) => recovery !== undefined);
+  assert.equal(waited[0]?.recovery, undefined);
+  assert.deepEqual([recovering[0]?.position, recovering[0]?.recovery?.cause], [1, "was found empty"]);
   await assert.rejects(lease.release(), { code: "LeaseLost" });
-  await assert.rejects(client.acquire("b", { waitMs: 0 }), (error) => {
+  const positions: QueuePosition[] = [];
+  const onQueue = (position: QueuePosition) => positions.push(position);
+  await assert.rejects(client.acquire("b", { waitMs: 0, onQueue }), (error) => {
     return error instanceof StoreRecoveringError && Number(error.retryAfterMs) > 0;
   });
+  assert.deepEqual(
+    positions.map(({ position, recovery }) => [position, recovery?.cause]),
+    [[0, "was found empty"]],
+  );
+  const recovery = positions[0]?.recovery;
+  assert(recovery?.since instanceof Date && recovery.remainingMs > 0);
 });
 
 test("a lock is held no longer than maxHoldMs", async (t) => {

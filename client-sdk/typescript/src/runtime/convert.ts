@@ -16,8 +16,9 @@ import {
   Contention,
   ErrorReason,
   LeaseEndReason,
+  StoreRecovery as WireStoreRecovery,
 } from "../gen/leasehold/v1/types.js";
-import type { Closure, ClosureCause, Failure, Holder, PermitUsage } from "../messages.js";
+import type { Closure, ClosureCause, Failure, Holder, PermitUsage, StoreRecovery } from "../messages.js";
 import { createPermitUsage } from "../messages.js";
 import type { LockName } from "../target.js";
 
@@ -107,6 +108,17 @@ export function convertClosure(closure: WireClosure): Closure {
     until: closure.untilTime,
     remainingMs: durationToMs(closure.remaining),
   };
+}
+
+/** Converts a recovery of the store of the protocol. */
+export function convertRecovery({ cause, sinceTime, remaining }: WireStoreRecovery): StoreRecovery {
+  return { cause, since: sinceTime, remainingMs: durationToMs(remaining) };
+}
+
+/** Returns the recovery of the store for which a call was rejected. */
+export function recoveryFromRefused(refused: Refused): StoreRecovery | undefined {
+  const detail = refused.details.find(({ typeUrl }) => typeUrl.endsWith("/leasehold.v1.StoreRecovery"));
+  return detail && convertRecovery(WireStoreRecovery.decode(detail.value));
 }
 
 /** Converts the permit usage of the protocol. */

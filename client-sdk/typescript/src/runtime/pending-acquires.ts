@@ -3,14 +3,16 @@
 import type { Granted as WireGranted, Queued, Refused } from "../gen/leasehold/v1/lock_service.js";
 import type { Lease as WireLease } from "../gen/leasehold/v1/types.js";
 import { ErrorReason } from "../gen/leasehold/v1/types.js";
-import type { AcquireCommand, CommandResponse, Failure } from "../messages.js";
+import type { AcquireCommand, CommandResponse, Failure, QueuePosition, StoreRecovery } from "../messages.js";
 import {
   convertClosure,
   convertHolder,
+  convertRecovery,
   createFailure,
   failureFromRefused,
   isRetryable,
   leaseLostFailure,
+  recoveryFromRefused,
 } from "./convert.js";
 import { withJitter } from "./failover.js";
 import { acquireAllRequest, acquireRequest } from "./requests.js";
@@ -37,6 +39,8 @@ export class PendingAcquire {
   callId = 0;
   /** Latest rejection that allows a repetition. */
   lastRejection: Failure | null = null;
+  /** Recovery that was reported last, for a call that is not in the queue. */
+  private reportedRecovery: StoreRecovery | undefined;
   /** True if the acquire was answered or cancelled. */
   isCompleted = false;
   /** Interval between heartbeats while the acquire is pending. */
@@ -74,13 +78,29 @@ export class PendingAcquire {
   }
 
   /** Sends the queue position to the caller. */
-  notifyPosition(queued: Queued): void {
+  reportQueued(queued: Queued): void {
+    const { position, queueLength } = queued;
+    const holders = queued.holders.map(convertHolder);
+    const closure = queued.closure && convertClosure(queued.closure);
+    const recovery = queued.recovery && convertRecovery(queued.recovery);
+    this.reportedRecovery = undefined;
+    this.notifyPosition({ position, queueLength, holders, closure, recovery });
+  }
+
+  /** Reports that the call is not in the queue because the store recovers, once for each recovery. */
+  reportRecovery(refused: Refused): void {
+    const recovery = recoveryFromRefused(refused);
+    const last = this.reportedRecovery;
+    const isKnown = recovery?.cause === last?.cause && recovery?.since?.getTime() === last?.since?.getTime();
+    if (recovery !== undefined && !isKnown) {
+      this.reportedRecovery = recovery;
+      this.notifyPosition({ position: 0, queueLength: 0, holders: [], closure: undefined, recovery });
+    }
+  }
+
+  private notifyPosition(position: QueuePosition): void {
     if (!this.isCompleted) {
-      const { position, queueLength } = queued;
-      const holders = queued.holders.map(convertHolder);
-      const closure = queued.closure && convertClosure(queued.closure);
-      const queuePosition = { position, queueLength, holders, closure };
-      this.session.runtime.notify({ kind: "position", id: this.commandId, position: queuePosition });
+      this.session.runtime.notify({ kind: "position", id: this.commandId, position });
     }
   }
 
@@ -182,7 +202,7 @@ export class PendingAcquires {
   onQueued(queued: Queued): void {
     const subject = this.session.connection?.pending(queued.callId);
     if (subject?.kind === "acquire") {
-      this.all.get(subject.key)?.notifyPosition(queued);
+      this.all.get(subject.key)?.reportQueued(queued);
     }
   }
 
@@ -222,6 +242,7 @@ export class PendingAcquires {
       return;
     }
     pendingAcquire.lastRejection = failureFromRefused(refused);
+    pendingAcquire.reportRecovery(refused);
     this.session.scheduleRetry(withJitter(RETRY_DELAY_MS), { kind: "acquire", key: requestId });
     // Starts a failover if the broker is draining or cannot reach its store.
     if (refused.reason === ErrorReason.DRAINING) {

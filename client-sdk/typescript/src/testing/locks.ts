@@ -368,6 +368,7 @@ export class Locks {
       queueLength: this.queueLength(lock),
       holders: this.holders(lock).slice(0, HOLDERS_MAX),
       closure: undefined,
+      recovery: undefined,
     };
     const notified = JSON.stringify(queuePosition);
     if (notified !== waiter.notified) {
