@@ -28,6 +28,7 @@ mod routing;
 pub mod script;
 pub mod scripts;
 mod silence;
+pub mod span_limit;
 pub mod supervisor;
 pub mod tls;
 mod verify;

@@ -151,7 +151,7 @@ pub(super) async fn open(
     let (eras, key, era_sync) = match &plan.slots {
         None => {
             let settled = sync_era(&checked.server, known_state).await?;
-            (NodeEras::One(settled.era), settled.key, None)
+            (NodeEras::One(Box::new(settled.era)), settled.key, None)
         }
         Some(slots) => {
             let mut era_sync = SlotEraSync::new(slots.clone(), checked.server.clone());

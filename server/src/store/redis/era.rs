@@ -1,8 +1,8 @@
 //! Era of a store: the record of the server process that keeps the store, and the time from which
 //! it may grant.
 
-use super::scripts::SCHEMA;
-use crate::lock::{BrokerId, DeploymentKey, Recovery, RecoveryCause, expiry_ms};
+use super::{scripts::SCHEMA, span_limit::StoredSpanLimit};
+use crate::lock::{BrokerId, DeploymentKey, Recovery, RecoveryCause, span_ms};
 
 /// Longest times that the brokers of a deployment allow, from which the quarantine follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +57,8 @@ pub struct Era {
     /// In a cluster: true if the slot was moving to another server, which may have some of its
     /// locks.
     pub is_moving: bool,
+    /// The limit of spans. `None` if the store has no such limit.
+    pub span_limit: Option<StoredSpanLimit>,
     /// The period without grants with which the era began. `None` if there was none, or if an
     /// earlier version wrote the era.
     pub quarantine: Option<Quarantine>,
@@ -89,6 +91,8 @@ pub enum FormerProcess {
     Unknown,
 }
 
+/// Time that is added to each period without grants.
+pub const QUARANTINE_MARGIN_MS: u64 = 1_000;
 /// Marker after the fields of an era whose slot is moving (moving.lua).
 const MOVING: &str = "moving";
 /// Prefix of the field that names the former master (era.lua).
@@ -119,12 +123,17 @@ impl Default for EraBounds {
 }
 
 impl EraBounds {
-    /// Returns `Q`, the time after which nothing that a lost grant allowed can still be in force.
+    /// Returns the longest span of a lease.
+    pub const fn span_ms(&self) -> u64 {
+        span_ms(self.ttl_max_ms, self.lock_delay_max_ms)
+    }
+
+    /// Returns the largest `Q`, the time after which nothing that a lost grant allowed can still be
+    /// in force.
     pub const fn quarantine_ms(&self) -> u64 {
-        expiry_ms(self.ttl_max_ms)
-            .saturating_add(self.lock_delay_max_ms)
+        self.span_ms()
             .saturating_add(self.former_master_max_ms)
-            .saturating_add(1_000)
+            .saturating_add(QUARANTINE_MARGIN_MS)
     }
 
     /// Returns the larger of the two values for each bound.
@@ -169,6 +178,7 @@ impl Era {
             key_source,
             former: None,
             is_moving: false,
+            span_limit: None,
             quarantine: None,
         }
     }
@@ -206,6 +216,7 @@ impl Era {
             },
             former: None,
             is_moving: false,
+            span_limit: None,
             quarantine: None,
         };
         // Later versions append fields without a new schema.
@@ -213,6 +224,7 @@ impl Era {
         Some(Self {
             former: more.iter().find_map(|field| FormerMaster::parse(field)),
             is_moving: more.contains(&MOVING),
+            span_limit: more.iter().find_map(|field| StoredSpanLimit::parse(field)),
             quarantine: Quarantine::parse(&more),
             ..era
         })
@@ -228,7 +240,7 @@ impl Era {
     }
 
     /// Returns the stored text after `no_grants_before`. The script computes that time, and the
-    /// former master. For a new quarantine it also appends the fields of that.
+    /// former master. For a new quarantine it also appends the fields of that, and the limit of spans.
     pub fn fields_after_time(&self) -> String {
         let mut fields = format!(
             "{SCHEMA}|{}|{}|{}|{}|{}|{}|{}",
@@ -245,6 +257,9 @@ impl Era {
         );
         if self.is_moving {
             fields.extend(["|", MOVING]);
+        }
+        if let Some(limit) = &self.span_limit {
+            fields.extend(["|", &limit.field()]);
         }
         if let Some(Quarantine { cause, since_ms }) = self.quarantine {
             if let Some(cause) = cause {
@@ -317,6 +332,19 @@ mod tests {
         let fields = moving.fields_after_time();
         assert_eq!(fields, format!("{}|moving", era.fields_after_time()));
         assert_eq!(Era::parse(&format!("{text}|moving")), Ok(moving));
+        let limited = Era {
+            span_limit: Some(StoredSpanLimit::constant(12_250)),
+            ..era.clone()
+        };
+        let fields = limited.fields_after_time();
+        assert_eq!(
+            fields,
+            format!("{}|span:12250:12250:0", era.fields_after_time())
+        );
+        assert_eq!(
+            Era::parse(&format!("{text}|span:12250:12250:0")),
+            Ok(limited)
+        );
         let until_ms = 1_795_000_012_000;
         for process in [
             FormerProcess::Known("before".into()),

@@ -67,7 +67,7 @@ pub(super) struct VerifiedParts {
 /// The eras in which a node grants locks.
 pub(super) enum NodeEras {
     /// The era of the store.
-    One(Era),
+    One(Box<Era>),
     /// The eras of the slots of a cluster, whose locks may be on other nodes.
     Slots(Arc<SlotEras>),
 }
