@@ -28,6 +28,7 @@ mod routing;
 pub mod script;
 pub mod scripts;
 mod silence;
+mod span_keeper;
 pub mod span_limit;
 pub mod supervisor;
 pub mod tls;
@@ -61,7 +62,7 @@ use super::{
 use crate::lock::{
     AcquireCommand, ActiveClosure, ActiveRecovery, Attachment, AttemptId, BrokerId, CloseCommand,
     DeploymentKey, ExpectedAttachment, FencingToken, Filter, Grant, INSPECT_ENTRIES_MAX, LeaseRef,
-    LockKey, LockState, ReleaseScope, RequestHash, RevokeCommand, WAITERS_MAX,
+    LockKey, LockState, ReleaseScope, RequestHash, RevokeCommand, WAITERS_MAX, span_ms,
 };
 
 /// Time limit of a call: within a second the caller has a reply, whatever the store does.
@@ -246,6 +247,10 @@ impl RedisStore {
 impl Store for RedisStore {
     async fn acquire(&self, acquire: &AcquireCommand) -> Result<Acquired, StoreError> {
         let call = calls::acquire(acquire, WAITERS_MAX);
+        self.topology.record_span(span_ms(
+            acquire.ttl.as_millis(),
+            acquire.options.lock_delay_ms,
+        ));
         let (route, mut acquired) = self.call_on_node(&call).await?;
         if let Acquired::Granted(_) = acquired {
             route.node.replicated().await?;
@@ -267,7 +272,8 @@ impl Store for RedisStore {
     ) -> Result<LeaseReply<Grant>, StoreError> {
         let call = calls::renew(lease, renewal.ttl, renewal.expected_attachment);
         let (route, renewed) = self.call_on_node(&call).await?;
-        if renewed.is_ok() {
+        if let Ok(grant) = &renewed {
+            self.topology.record_span(grant.span_ms);
             route.node.replicated().await?;
         }
         Ok(renewed)

@@ -22,4 +22,5 @@ mod half_state;
 mod node;
 mod record_expiry;
 mod roll_back;
+mod span_limit;
 mod topology;

@@ -142,6 +142,7 @@ impl Router {
                 processes: Arc::default(),
                 channel,
                 slots: Some(slots),
+                span_use: Arc::default(),
             },
             log_throttle: LogThrottle::default(),
             tasks: tasks.clone(),

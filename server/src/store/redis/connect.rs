@@ -29,6 +29,7 @@ use super::{
     replication_barrier::{BarrierTask, MarkerSource, ReplicationBarrier},
     script::Script,
     silence::{LastReply, PROBATION, boot_ms},
+    span_keeper::SpanUse,
     supervisor::Channel,
     verify::{Findings, ServerInfo},
 };
@@ -44,6 +45,8 @@ pub(super) struct NodePlan {
     pub(super) channel: Channel,
     /// The slots of a cluster.
     pub(super) slots: Option<SlotContext>,
+    /// The spans in use by this broker.
+    pub(super) span_use: Arc<SpanUse>,
 }
 
 /// The connections of a node. Dropping them fails every call in flight.

@@ -19,6 +19,7 @@ use super::{
     era::EraBounds,
     error_table::when_opening,
     location::{Address, StoreLocation},
+    span_limit::SpanLimitTerms,
     tls::Tls,
 };
 use crate::lock::DeploymentKey;
@@ -54,6 +55,8 @@ pub struct RedisConfig {
     /// The deployment key from a file; `None` if it is kept in the store.
     pub deployment_key: Option<DeploymentKey>,
     pub bounds: EraBounds,
+    /// Settings of the limit of spans; `None` if the store has none.
+    pub span_limit: Option<SpanLimitTerms>,
     /// Number of replicas that must have a grant or a renewal before it is reported; 0 to report it
     /// without waiting.
     pub wait_replicas: u32,
@@ -111,8 +114,11 @@ impl RedisConfig {
             true => MESSAGES_MAX_EACH,
             false => MESSAGES_MAX,
         };
+        // In a cluster, locks and eras move between servers.
+        let span_limit = (!location.is_cluster()).then(SpanLimitTerms::default);
         Self {
             location,
+            span_limit,
             database: 0,
             credentials: Credentials::default(),
             tls: None,
@@ -130,6 +136,11 @@ impl RedisConfig {
 
     pub fn era_key(&self) -> String {
         format!("{}era", self.key_prefix)
+    }
+
+    /// Returns the key of the spans in use (spans.lua).
+    pub(super) fn spans_key(&self) -> String {
+        format!("{}spans", self.key_prefix)
     }
 
     /// Returns the deployment key of a cluster, which the cluster does not store.

@@ -1,6 +1,9 @@
 //! Decision, without I/O, about the era and the deployment key of a store.
 
-use super::era::{Era, EraBounds, FormerMaster, FormerProcess, KeySource, ServerIdentity};
+use super::{
+    era::{Era, EraBounds, FormerMaster, FormerProcess, KeySource, ServerIdentity},
+    span_limit::LastSpanLimit,
+};
 use crate::lock::{DeploymentKey, RecoveryCause};
 
 /// Values found in the store.
@@ -35,6 +38,8 @@ pub struct KnownState {
     pub key: Option<DeploymentKey>,
     /// The id of an era in which locks may have been lost without a trace on the server.
     pub doubted: Option<Box<str>>,
+    /// The limit of spans that was read last.
+    pub span_limit: LastSpanLimit,
 }
 
 /// The decision about the era of a store.

@@ -19,6 +19,8 @@ use super::{
     connection::plain_message,
     error_table::{CallerError, ErrorClass, NodeAction},
     node::Node,
+    silence::boot_ms,
+    span_limit::{LastSpanLimit, StoredSpanLimit},
     verify::ServerInfo,
 };
 use crate::store::Assumption;
@@ -44,6 +46,16 @@ enum EraCheck {
     Unreadable(u16),
     /// The node has no era to check.
     Nothing,
+}
+
+impl EraCheck {
+    /// Returns the limit of spans in the era.
+    fn span_limit(&self) -> Option<StoredSpanLimit> {
+        let Self::Store(Some(text)) = self else {
+            return None;
+        };
+        text.split('|').find_map(StoredSpanLimit::parse)
+    }
 }
 
 /// Reason why a node must be closed.
@@ -73,7 +85,12 @@ enum ProbeResult {
 }
 
 /// Runs until the node must be closed, and returns the reason.
-pub(super) async fn monitor(node: &Node, client: Client, subscriber: Client) -> NodeFailure {
+pub(super) async fn monitor(
+    node: &Node,
+    client: Client,
+    subscriber: Client,
+    last_limit: &LastSpanLimit,
+) -> NodeFailure {
     let mut ticks = interval(PROBE_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut missed, mut last) = (0, None);
@@ -81,6 +98,7 @@ pub(super) async fn monitor(node: &Node, client: Client, subscriber: Client) -> 
     loop {
         ticks.tick().await;
         let (start, clocks_before) = (Instant::now(), HostClocks::read());
+        let sent_ms = boot_ms();
         match timeout(PROBE_INTERVAL, observe(node, &client, &subscriber)).await {
             Ok(Ok(observation)) => {
                 (missed, last) = (0, None);
@@ -92,6 +110,9 @@ pub(super) async fn monitor(node: &Node, client: Client, subscriber: Client) -> 
                 }
                 if let Some(reason) = find_problem(node, &observation) {
                     return NodeFailure::without_lost_locks(reason);
+                }
+                if let Some(limit) = observation.era.span_limit() {
+                    last_limit.record(limit.at(observation.time.now_ms), sent_ms);
                 }
                 if let Some(end) = broken_assumption(node, &observation, &mut steps, clocks_before)
                 {

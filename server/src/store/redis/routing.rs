@@ -140,6 +140,13 @@ impl Topology {
         }
     }
 
+    /// Records the span of a call or of a lease, for the limit of spans of a single node.
+    pub(super) fn record_span(&self, span_ms: u64) {
+        if let Self::Single(supervisor) = self {
+            supervisor.record_span(span_ms);
+        }
+    }
+
     /// Returns any node that serves.
     pub(super) async fn any_node(&self, within: Duration) -> Result<Arc<Node>, StoreError> {
         match self {

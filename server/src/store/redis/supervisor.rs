@@ -24,6 +24,7 @@ use super::{
     replication_barrier::BarrierTask,
     script::Script,
     silence::SilenceCheck,
+    span_keeper::{SpanKeeper, SpanUse},
     verify::ServerInfo,
 };
 use crate::store::{Assumption, StoreError};
@@ -68,6 +69,7 @@ pub struct Subscription {
 /// The current node of a store, or of one master of a cluster.
 pub struct Supervisor {
     current: watch::Receiver<Option<Arc<Node>>>,
+    span_use: Arc<SpanUse>,
 }
 
 /// The parts of a supervisor.
@@ -100,6 +102,7 @@ impl Supervisor {
         stop: CancellationToken,
     ) -> Result<Self, NodeError> {
         let wait = config.wait_for_store;
+        let span_use = Arc::new(SpanUse::default());
         let (mut task, current) = SupervisorTask::new(SupervisorConfig {
             finder: MasterResolver::new(&config),
             plan: NodePlan {
@@ -108,6 +111,7 @@ impl Supervisor {
                 processes: Arc::default(),
                 channel: subscription.channel,
                 slots: None,
+                span_use: Arc::clone(&span_use),
             },
             on_event: subscription.on_event,
             stop,
@@ -121,7 +125,7 @@ impl Supervisor {
             Err(error) => return Err(error),
         };
         tasks.spawn(task.run(first));
-        Ok(Self { current })
+        Ok(Self { current, span_use })
     }
 
     /// Opens the first node in the background, and sends the result to the receiver.
@@ -129,6 +133,7 @@ impl Supervisor {
         start: SupervisorConfig,
         tasks: &TaskTracker,
     ) -> (Self, oneshot::Receiver<Result<(), NodeError>>) {
+        let span_use = Arc::clone(&start.plan.span_use);
         let (mut task, current) = SupervisorTask::new(start);
         let (opened, is_open) = oneshot::channel();
         tasks.spawn(async move {
@@ -148,7 +153,12 @@ impl Supervisor {
             let _ = opened.send(result);
             task.run(first).await;
         });
-        (Self { current }, is_open)
+        (Self { current, span_use }, is_open)
+    }
+
+    /// Records the span of a call or of a lease, for the limit of spans.
+    pub(super) fn record_span(&self, span_ms: u64) {
+        self.span_use.record(span_ms);
     }
 
     /// Returns the node that serves now, if there is one.
@@ -275,6 +285,13 @@ impl SupervisorTask {
         } = links;
         let probe_client = prober.client().clone();
         let (checking, view) = (probe_client.clone(), self.parts.finder.view());
+        let keeper = SpanKeeper {
+            node: &node,
+            client: probe_client.clone(),
+            config: &endpoint.config,
+            span_use: &self.parts.plan.span_use,
+            last_limit: &self.known.span_limit,
+        };
         let subscribed = subscriber.connection.client().clone();
         let broken = |broken: ConnectionLost| {
             if broken.is_closed {
@@ -289,8 +306,9 @@ impl SupervisorTask {
             reason = forward_messages(subscriber, &self.parts.on_event) => broken(reason),
             reason = run_barrier(barrier) => broken(reason),
             never = end_pauses(&node, &endpoint, &processes) => match never {},
+            never = keeper.run() => match never {},
             reason = run_era_sync(era_sync) => Some(NodeFailure::without_lost_locks(reason)),
-            end = monitor(&node, probe_client, subscribed) => Some(end),
+            end = monitor(&node, probe_client, subscribed, &self.known.span_limit) => Some(end),
             reason = self.parts.finder.wait_until_moved(&endpoint.address) => Some(NodeFailure::without_lost_locks(reason)),
             never = recheck(&endpoint, &checking, &view, &mut self.last_warnings) => match never {},
         };
@@ -305,6 +323,7 @@ impl SupervisorTask {
             }
             node.fail(&reason);
         }
+        processes.record_last_reply(node.run_id(), node.last_reply_ms());
         self.silence.record_closed(&node);
         self.current.send_replace(None);
     }

@@ -63,6 +63,7 @@ pub fn nodes(common: &RedisConfig, addresses: &[Address]) -> Vec<RedisConfig> {
     let node = |address: &Address| RedisConfig {
         location: StoreLocation::Server(address.clone()),
         deployment_key: deployment_key.clone(),
+        span_limit: None,
         ..common.clone()
     };
     addresses.iter().map(node).collect()

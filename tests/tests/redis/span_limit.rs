@@ -1,0 +1,181 @@
+//! The script that changes the limit of spans follows the rules of the model.
+
+use leasehold_tests::{
+    model::recovery::{
+        SPAN_CONFIGURED, SPAN_MIN,
+        limit::{CHANGE, Rules, SpanLimit},
+    },
+    redis::{connection::RedisConnection, server::RedisServer},
+    scale::scaled_count,
+};
+use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
+
+const SCRIPT: &str = include_str!("../../../server/src/store/redis/lua/spans.lua");
+const CLOCK: &str = "local time = redis.call('TIME')\n";
+const ERA: &str = "lh:era";
+const SPANS: &str = "lh:spans";
+/// Q without the limit.
+const REST: i64 = 20;
+/// Number of runs of the script at full scale.
+const RUNS: usize = 30_000;
+
+/// The script with the time in milliseconds as an argument.
+fn script() -> String {
+    assert!(SCRIPT.contains(CLOCK));
+    SCRIPT.replace(CLOCK, "local time = { 0, ARGV[7] * 1000 }\n")
+}
+
+fn era(limit: SpanLimit) -> String {
+    let SpanLimit { before, after, at } = limit;
+    format!("id|0|span:{before}:{after}:{at}|cause:restarted")
+}
+
+fn parse(era: &str) -> SpanLimit {
+    let fields = era
+        .strip_prefix("id|0|span:")
+        .and_then(|rest| rest.strip_suffix("|cause:restarted"));
+    let numbers: Vec<u64> = fields
+        .expect(era)
+        .split(':')
+        .map(|number| number.parse().expect(era))
+        .collect();
+    SpanLimit {
+        before: numbers[0],
+        after: numbers[1],
+        at: numbers[2].cast_signed(),
+    }
+}
+
+/// Runs the script, and returns the era of its reply.
+async fn run(raw: &mut RedisConnection, script: &str, id: &str, seen: u64, now: i64) -> String {
+    let numbers = [
+        seen.cast_signed(),
+        SPAN_MIN.cast_signed(),
+        CHANGE.cast_signed(),
+        REST,
+        1,
+        now,
+    ];
+    let numbers = numbers.map(|number| number.to_string());
+    let mut words = vec!["EVAL", script, "2", ERA, SPANS, id];
+    words.extend(numbers.iter().map(String::as_str));
+    let reply = raw.must(&words).await;
+    reply.array()[0].text().to_owned()
+}
+
+/// Returns the limits to which the model allows a change now.
+fn allowed(limit: SpanLimit, now: i64) -> Vec<SpanLimit> {
+    let spans = SPAN_MIN..=SPAN_CONFIGURED;
+    let changed = spans.flat_map(|span| {
+        let (mut raised, mut lowered) = (limit, limit);
+        let is_raised = raised.raise(span, now, Rules::default());
+        let is_lowered = lowered.lower(span, now, Rules::default());
+        [is_raised.then_some(raised), is_lowered.then_some(lowered)]
+    });
+    changed.flatten().collect()
+}
+
+#[tokio::test]
+async fn each_change_is_one_that_the_model_allows() {
+    let server = RedisServer::start().await;
+    let (mut raw, script) = (server.connect().await, script());
+    let mut rng = StdRng::seed_from_u64(1);
+    let (mut limit, mut now, mut raises, mut lowerings) = (
+        SpanLimit {
+            before: SPAN_CONFIGURED,
+            after: SPAN_MIN,
+            at: 150,
+        },
+        100,
+        0,
+        0,
+    );
+    raw.must(&["SET", ERA, &era(limit)]).await;
+    for _ in 0..scaled_count(RUNS, 3_000) {
+        now += [0, 1, 5, 40][rng.gen_range(0..4)];
+        let seen = match rng.gen_bool(0.1) {
+            true => rng.gen_range(0..=SPAN_CONFIGURED),
+            false => 0,
+        };
+        let text = run(&mut raw, &script, "id", seen, now).await;
+        assert_eq!(raw.must(&["GET", ERA]).await.text(), text, "the stored era");
+        let next = parse(&text);
+        let mut with_seen = limit;
+        if next == limit {
+            let must_raise = with_seen.raise(seen, now, Rules::default());
+            assert!(!must_raise, "{limit:?} at {now} with {seen}");
+            continue;
+        }
+        let changes = allowed(limit, now);
+        assert!(changes.contains(&next), "{limit:?} to {next:?} at {now}");
+        let is_raise = next.after > limit.after;
+        raises += u32::from(is_raise);
+        lowerings += u32::from(!is_raise);
+        assert!(!is_raise || next.after >= seen, "{next:?} with {seen}");
+        limit = next;
+    }
+    assert!(raises >= 20 && lowerings >= 20, "{raises} {lowerings}");
+}
+
+#[tokio::test]
+async fn the_limit_is_lowered_after_a_window_without_larger_spans() {
+    let server = RedisServer::start().await;
+    let (mut raw, script) = (server.connect().await, script());
+    let limit = SpanLimit {
+        before: 30,
+        after: 30,
+        at: 0,
+    };
+    raw.must(&["SET", ERA, &era(limit)]).await;
+    let window = 2 * (30 + REST);
+    for (now, seen) in [
+        (1_000, 0),
+        (1_001, 30),
+        (1_000 + window, 0),
+        (999 + 2 * window, 0),
+    ] {
+        let text = run(&mut raw, &script, "id", seen, now).await;
+        assert_eq!(parse(&text), limit, "at {now}");
+    }
+    let now = 1_000 + 2 * window;
+    let lowered = parse(&run(&mut raw, &script, "id", 0, now).await);
+    let expected = SpanLimit {
+        before: 30,
+        after: SPAN_MIN,
+        at: now + 30,
+    };
+    assert_eq!(lowered, expected);
+}
+
+#[tokio::test]
+async fn a_new_era_raises_nothing_that_is_not_requested() {
+    let server = RedisServer::start().await;
+    let (mut raw, script) = (server.connect().await, script());
+    let limit = SpanLimit {
+        before: SPAN_CONFIGURED,
+        after: SPAN_MIN,
+        at: 2_000,
+    };
+    raw.must(&["SET", ERA, &era(limit)]).await;
+    for now in [1_000, 1_999, 2_001] {
+        let text = run(&mut raw, &script, "id", SPAN_MIN, now).await;
+        assert_eq!(parse(&text), limit, "at {now}");
+    }
+}
+
+#[tokio::test]
+async fn a_broker_of_another_era_changes_nothing() {
+    let server = RedisServer::start().await;
+    let (mut raw, script) = (server.connect().await, script());
+    assert_eq!(run(&mut raw, &script, "id", 9, 1_000).await, "", "no era");
+    let limit = SpanLimit {
+        before: 4,
+        after: 4,
+        at: 0,
+    };
+    raw.must(&["SET", ERA, &era(limit)]).await;
+    assert_eq!(run(&mut raw, &script, "other", 9, 1_000).await, "");
+    assert_eq!(raw.must(&["GET", ERA]).await.text(), era(limit));
+    let stamped = raw.must(&["EXISTS", SPANS]).await;
+    assert_eq!(stamped.integer(), 0);
+}
