@@ -1,0 +1,290 @@
+//! Tests of the decision about an era.
+
+use super::*;
+use crate::store::redis::era::Quarantine;
+
+const SMALL: EraBounds = EraBounds {
+    ttl_max_ms: 1_000,
+    lock_delay_max_ms: 0,
+    former_master_max_ms: 0,
+};
+
+fn server(run_id: &str, replid: &str, replid2: &str) -> ServerIdentity {
+    ServerIdentity {
+        run_id: run_id.into(),
+        replid: replid.into(),
+        replid2: replid2.into(),
+    }
+}
+
+fn own(key: Option<&DeploymentKey>) -> LocalConfig {
+    LocalConfig {
+        bounds: SMALL,
+        key: key.cloned(),
+        trust_empty_store: false,
+    }
+}
+
+fn here() -> ServerIdentity {
+    server("run", "data", "000")
+}
+
+fn found(key: &DeploymentKey, bounds: EraBounds) -> StoredState {
+    StoredState {
+        has_stayed: false,
+        is_slot: false,
+        era: Some(Era::new(&here(), bounds, key, KeySource::Store)),
+        key: Some(key.clone()),
+    }
+}
+
+fn written(decision: Result<EraDecision, &str>) -> EraWrite {
+    match decision {
+        Ok(EraDecision::Write(write)) => *write,
+        Ok(EraDecision::Adopt(_)) | Err(_) => panic!("{decision:?}"),
+    }
+}
+
+#[test]
+fn an_era_of_the_same_process_is_adopted() {
+    let key = DeploymentKey::random();
+    let found = found(&key, SMALL);
+    for server in [here(), server("run", "other", "000")] {
+        let decision = decide_era(&found, &server, &own(None), &KnownState::default());
+        assert_eq!(decision, Ok(EraDecision::Adopt(key.clone())));
+    }
+}
+
+#[test]
+fn larger_bounds_are_written_into_the_same_era() {
+    let key = DeploymentKey::random();
+    let found = found(&key, SMALL);
+    let mut own = own(None);
+    own.bounds.ttl_max_ms = 5_000;
+    let write = written(decide_era(&found, &here(), &own, &KnownState::default()));
+    let era = found.era.expect("found");
+    assert_eq!((write.era.id, write.quarantine), (era.id, None));
+    assert_eq!(write.era.bounds, own.bounds);
+    assert!(!write.store_key);
+}
+
+#[test]
+fn a_restart_or_a_promotion_ends_the_era_by_the_larger_bounds() {
+    let key = DeploymentKey::random();
+    let mut found = found(&key, EraBounds::default());
+    let old = found.era.as_mut().expect("found");
+    old.no_grants_before_ms = 77;
+    let old = old.clone();
+    for server in [server("again", "data", "000"), server("run", "new", "data")] {
+        let write = written(decide_era(
+            &found,
+            &server,
+            &own(None),
+            &KnownState::default(),
+        ));
+        assert_ne!(write.era.id, old.id);
+        let quarantine = write.quarantine.expect("locks may be lost");
+        assert_eq!(quarantine.duration_ms, EraBounds::default().quarantine_ms());
+        assert_eq!(write.era.no_grants_before_ms, 77);
+        assert_eq!(write.era.bounds, SMALL);
+        assert_eq!(write.era.run_id, server.run_id);
+        assert_eq!((write.key, write.store_key), (key.clone(), false));
+    }
+}
+
+#[test]
+fn an_era_that_ends_names_the_cause() {
+    let key = DeploymentKey::random();
+    let cause = |change: &dyn Fn(&mut StoredState, &mut KnownState), server| {
+        let mut found = found(&key, SMALL);
+        let mut known_state = KnownState::default();
+        change(&mut found, &mut known_state);
+        let decision = decide_era(&found, &server, &own(None), &known_state);
+        written(decision).quarantine.map(|begun| begun.cause)
+    };
+    let none = |_: &mut StoredState, _: &mut KnownState| {};
+    let slot = |found: &mut StoredState, _: &mut KnownState| found.is_slot = true;
+    let stayed = |found: &mut StoredState, _: &mut KnownState| found.has_stayed = true;
+    let doubted = |found: &mut StoredState, known: &mut KnownState| {
+        let era = found.era.as_ref().expect("found");
+        known.doubted = Some(era.id.as_str().into());
+    };
+    let keyless = |found: &mut StoredState, _: &mut KnownState| found.key = None;
+    let emptied = |found: &mut StoredState, _: &mut KnownState| {
+        *found = StoredState::default();
+    };
+    use RecoveryCause as Cause;
+    type Change<'a> = &'a dyn Fn(&mut StoredState, &mut KnownState);
+    let cases: [(Change<'_>, ServerIdentity, RecoveryCause); 11] = [
+        (&none, server("again", "new", "000"), Cause::Restarted),
+        (&none, server("other", "new", "data"), Cause::Promoted),
+        (&none, server("other", "new", "third"), Cause::Promoted),
+        (&none, server("run", "new", "data"), Cause::Promoted),
+        (&slot, server("other", "new", "000"), Cause::SlotMoved),
+        (&slot, server("other", "new", "third"), Cause::SlotMoved),
+        (&slot, server("other", "new", "data"), Cause::Promoted),
+        (&stayed, here(), Cause::SlotStayed),
+        (&doubted, here(), Cause::AssumptionViolated),
+        (&keyless, here(), Cause::KeyLost),
+        (&emptied, here(), Cause::Emptied),
+    ];
+    for (change, server, expected) in cases {
+        assert_eq!(cause(change, server.clone()), Some(expected), "{server:?}");
+    }
+}
+
+#[test]
+fn larger_bounds_keep_the_cause_of_the_quarantine() {
+    let key = DeploymentKey::random();
+    let mut found = found(&key, SMALL);
+    let quarantine = Some(Quarantine {
+        cause: Some(RecoveryCause::Restarted),
+        since_ms: 7,
+    });
+    found.era.as_mut().expect("found").quarantine = quarantine;
+    let own = LocalConfig {
+        bounds: EraBounds::default(),
+        ..own(None)
+    };
+    let write = written(decide_era(&found, &here(), &own, &KnownState::default()));
+    assert_eq!((write.era.quarantine, write.quarantine), (quarantine, None));
+}
+
+#[test]
+fn a_promoted_server_names_the_master_that_it_has_replaced() {
+    let key = DeploymentKey::random();
+    let found = found(&key, EraBounds::default());
+    let replaced = |server| {
+        let decision = decide_era(&found, &server, &own(None), &KnownState::default());
+        written(decision).replaced.map(|replaced| {
+            let ReplacedMaster {
+                process,
+                writes_for_ms,
+            } = replaced;
+            assert_eq!(
+                writes_for_ms,
+                EraBounds::default().former_master_max_ms,
+                "the larger of both"
+            );
+            process
+        })
+    };
+    assert_eq!(replaced(server("again", "data", "000")), None, "a restart");
+    assert_eq!(
+        replaced(server("other", "new", "data")),
+        Some(FormerProcess::Known("run".into()))
+    );
+    assert_eq!(
+        replaced(server("run", "new", "other")),
+        Some(FormerProcess::Unknown)
+    );
+}
+
+#[test]
+fn only_a_first_contact_may_trust_an_empty_store() {
+    let mut own = own(None);
+    let waits = written(decide_era(
+        &StoredState::default(),
+        &here(),
+        &own,
+        &KnownState::default(),
+    ));
+    let emptied = |bounds: EraBounds| {
+        Some(QuarantineWrite {
+            cause: RecoveryCause::Emptied,
+            duration_ms: bounds.quarantine_ms(),
+        })
+    };
+    assert_eq!(waits.quarantine, emptied(SMALL));
+    assert!(waits.store_key);
+    own.trust_empty_store = true;
+    let trusts = written(decide_era(
+        &StoredState::default(),
+        &here(),
+        &own,
+        &KnownState::default(),
+    ));
+    assert_eq!(trusts.quarantine, None);
+    let mut known_state = KnownState::default();
+    known_state.remember(&found(&trusts.key, EraBounds::default()).era.expect("era"));
+    known_state.key = Some(trusts.key.clone());
+    let lost = written(decide_era(
+        &StoredState::default(),
+        &here(),
+        &own,
+        &known_state,
+    ));
+    assert_eq!(lost.quarantine, emptied(EraBounds::default()));
+    assert_eq!((lost.key, lost.store_key), (trusts.key, true));
+}
+
+#[test]
+fn a_lost_key_is_written_back_or_ends_the_era() {
+    let key = DeploymentKey::random();
+    let mut found = found(&key, SMALL);
+    found.key = None;
+    let era = found.era.clone().expect("found");
+    let known_state = KnownState {
+        key: Some(key.clone()),
+        ..KnownState::default()
+    };
+    let knows = written(decide_era(&found, &here(), &own(None), &known_state));
+    assert_eq!((knows.era.id, knows.quarantine), (era.id.clone(), None));
+    assert_eq!((knows.key, knows.store_key), (key.clone(), true));
+    let learns = written(decide_era(
+        &found,
+        &here(),
+        &own(None),
+        &KnownState::default(),
+    ));
+    assert_ne!(learns.era.id, era.id);
+    let quarantine = QuarantineWrite {
+        cause: RecoveryCause::KeyLost,
+        duration_ms: SMALL.quarantine_ms(),
+    };
+    assert_eq!(learns.quarantine, Some(quarantine));
+    assert!(learns.key != key && learns.store_key);
+}
+
+#[test]
+fn a_key_of_another_era_is_rejected() {
+    let key = DeploymentKey::random();
+    let other_key = DeploymentKey::random();
+    let known_state = KnownState::default();
+    let stored = found(&key, SMALL);
+    assert_eq!(
+        decide_era(&stored, &here(), &own(Some(&other_key)), &known_state),
+        Err(OTHER_KEY_FILE)
+    );
+    let mut changed = stored.clone();
+    changed.key = Some(other_key.clone());
+    assert_eq!(
+        decide_era(&changed, &here(), &own(None), &known_state),
+        Err(KEY_OF_ANOTHER_ERA)
+    );
+    let in_file = StoredState {
+        era: Some(Era::new(&here(), SMALL, &key, KeySource::File)),
+        ..StoredState::default()
+    };
+    assert_eq!(
+        decide_era(&in_file, &here(), &own(None), &known_state),
+        Err(NO_KEY_FILE)
+    );
+    assert_eq!(
+        decide_era(&in_file, &here(), &own(Some(&key)), &known_state),
+        Ok(EraDecision::Adopt(key))
+    );
+}
+
+#[test]
+fn a_key_in_a_file_is_not_stored() {
+    let key = DeploymentKey::random();
+    let write = written(decide_era(
+        &StoredState::default(),
+        &here(),
+        &own(Some(&key)),
+        &KnownState::default(),
+    ));
+    assert!(!write.store_key);
+    assert_eq!(write.era.key_source, KeySource::File);
+}
