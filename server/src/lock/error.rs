@@ -203,7 +203,7 @@ fn bound_reached(resource: &str, bound: Bound) -> String {
 
 fn recovery_text(recovery: Option<ActiveRecovery>) -> String {
     recovery.map_or_else(
-        || "the store is recovering from a loss of data".to_owned(),
+        || "the store is recovering from a loss of data, or does not grant so long a lock_delay yet".to_owned(),
         |recovery| recovery.sentence("the store"),
     )
 }

@@ -10,7 +10,8 @@ use leasehold_server::{
 };
 
 use crate::store_fixture::{
-    SLACK_MS, StoreFixture, TTL_MS, assert_remaining, at_most_one, lease_of, operator, with_ttl,
+    SLACK_MS, StoreFixture, TTL_MAX_MS, TTL_MS, assert_remaining, at_most_one, lease_of, operator,
+    with_ttl,
 };
 
 const AT_LEAST_MS: u64 = 300_000;
@@ -88,9 +89,10 @@ pub async fn at_least_closes_a_lock_after_a_disconnect_grace(store_fixture: &Sto
 }
 
 pub async fn at_least_is_over_after_a_longer_hold(store_fixture: &StoreFixture) {
-    let call = with_ttl(with_at_least(store_fixture.call()), AT_LEAST_MS);
+    let mut call = with_ttl(with_at_least(store_fixture.call()), TTL_MAX_MS);
+    call.options.at_least_ms = TTL_MAX_MS;
     let held = store_fixture.expect_granted(0, &call).await;
-    store_fixture.advance_ms(AT_LEAST_MS).await;
+    store_fixture.advance_ms(TTL_MAX_MS).await;
     store_fixture.expect_released(0, &held).await;
     store_fixture.expect_granted(0, &store_fixture.call()).await;
 }

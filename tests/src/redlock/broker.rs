@@ -61,6 +61,7 @@ impl RedlockDeployment {
         let addrs = addrs.into_iter();
         let config = |addr| RedisConfig {
             deployment_key: Some(self.key().clone()),
+            span_limit: None,
             bounds: EraBounds {
                 ttl_max_ms: TTL_MAX_MS,
                 lock_delay_max_ms: 0,

@@ -39,6 +39,7 @@ impl RedlockBackend {
         let key = DeploymentKey::random();
         let configs = shared_nodes().map(|addr| RedisConfig {
             deployment_key: Some(key.clone()),
+            span_limit: None,
             // Four brokers for each of many behaviours connect at once.
             wait_for_store: true,
             ..config_of(addr, &prefix, start == InitialState::Trusted)

@@ -21,6 +21,7 @@ mod errors_text;
 mod half_state;
 mod node;
 mod record_expiry;
+mod recovery_time;
 mod roll_back;
 mod span_limit;
 mod topology;

@@ -1,10 +1,13 @@
 //! Decision, without I/O, about the era and the deployment key of a store.
 
 use super::{
-    era::{Era, EraBounds, FormerMaster, FormerProcess, KeySource, ServerIdentity},
-    span_limit::LastSpanLimit,
+    era::{
+        Era, EraBounds, FormerMaster, FormerProcess, KeySource, QUARANTINE_MARGIN_MS,
+        ServerIdentity,
+    },
+    span_limit::{LastSpanLimit, SpanLimitReading, SpanLimitTerms, StoredSpanLimit},
 };
-use crate::lock::{DeploymentKey, RecoveryCause};
+use crate::lock::{DeploymentKey, RecoveryCause, SPAN_MIN_MS};
 
 /// Values found in the store.
 #[derive(Debug, Clone, Default)]
@@ -16,6 +19,10 @@ pub struct StoredState {
     pub has_stayed: bool,
     /// True if the era is that of a slot of a cluster.
     pub is_slot: bool,
+    /// The limit of spans at the time of the store's last stamp, if the stamp is trusted.
+    pub stamped_limit: Option<SpanLimitReading>,
+    /// The limit of spans that this broker has read last, if the reading is trusted.
+    pub read_limit: Option<SpanLimitReading>,
 }
 
 /// The relevant settings of this broker.
@@ -26,6 +33,10 @@ pub struct LocalConfig {
     pub key: Option<DeploymentKey>,
     /// True if a store without an era is assumed never to have been used.
     pub trust_empty_store: bool,
+    /// Settings of the limit of spans; `None` if the store has none.
+    pub span_limit: Option<SpanLimitTerms>,
+    /// True if Sentinels may have promoted another server without a trace in the data of this one.
+    pub has_sentinels: bool,
 }
 
 /// Values that this process has read from the store earlier.
@@ -72,7 +83,36 @@ pub struct EraWrite {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QuarantineWrite {
     pub cause: RecoveryCause,
+    /// Its duration, unless a former master may accept writes for longer.
     pub duration_ms: u64,
+    /// Source of the duration.
+    pub basis: QuarantineBasis,
+    /// The limit of spans of the era; `None` if the store has none.
+    pub span_limit: Option<NewSpanLimit>,
+}
+
+/// Source of the duration of a quarantine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QuarantineBasis {
+    /// The limit of spans that this broker has read shortly before.
+    ReadLimit,
+    /// The limit of spans in the store, whose last stamp is not too old.
+    StampedLimit,
+    /// The configured maxima.
+    ConfiguredMaxima,
+}
+
+/// The limit of spans with which an era begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewSpanLimit {
+    /// Longest span of the past eras. A recovery counts it until grants are allowed.
+    pub covered_ms: u64,
+    /// Longest span that grants and renewals may have.
+    pub usable_ms: u64,
+    /// Time that each change of the limit takes at least.
+    pub change_ms: u64,
+    /// Time after which a grant of the past eras is not in force any more.
+    pub grants_end_after_ms: u64,
 }
 
 /// A master that was replaced.
@@ -83,8 +123,22 @@ pub struct ReplacedMaster {
     pub writes_for_ms: u64,
 }
 
+impl EraWrite {
+    /// Returns what the quarantine follows from, for the log.
+    pub fn basis(&self) -> &'static str {
+        match self.quarantine.map(|begun| begun.basis) {
+            Some(QuarantineBasis::ReadLimit) => "the limit of spans, as this broker has read it",
+            Some(QuarantineBasis::StampedLimit) => "the limit of spans in the store",
+            Some(QuarantineBasis::ConfiguredMaxima) => {
+                "the configured maxima: no recent record of the limit of spans"
+            }
+            None => "none",
+        }
+    }
+}
+
 impl KnownState {
-    /// Records the values of an era in which this process serves, besides its key.
+    /// Records the values of an era in which this process serves, besides its key and its limit.
     pub fn remember(&mut self, era: &Era) {
         self.bounds = Some(self.bounds.unwrap_or(era.bounds).max(era.bounds));
         self.no_grants_before_ms = self.no_grants_before_ms.max(era.no_grants_before_ms);
@@ -136,10 +190,12 @@ fn decide_with_era(
                 no_grants_before_ms: known_state.no_grants_before_ms.max(era.no_grants_before_ms),
                 ..Era::new(server, own.bounds, &key, source(own))
             },
-            quarantine: Some(QuarantineWrite {
-                cause: recovery_cause(era, found, server, is_doubted),
-                duration_ms: bounds(Some(era.bounds), own, known_state).quarantine_ms(),
-            }),
+            quarantine: Some(quarantine(
+                recovery_cause(era, found, server, is_doubted),
+                trusted_limit(found, server, is_doubted, own),
+                bounds(Some(era.bounds), own, known_state),
+                own,
+            )),
             replaced: replaced(era, server, own, known_state),
             former: era.former.clone(),
             key,
@@ -182,11 +238,15 @@ fn decide_without_era(
     EraDecision::Write(Box::new(EraWrite {
         era: Era {
             no_grants_before_ms: known_state.no_grants_before_ms,
+            span_limit: own
+                .span_limit
+                .filter(|_| never_used)
+                .map(|_| StoredSpanLimit::constant(own.bounds.span_ms().max(SPAN_MIN_MS))),
             ..Era::new(server, own.bounds, &key, source(own))
         },
-        quarantine: (!never_used).then(|| QuarantineWrite {
-            cause: RecoveryCause::Emptied,
-            duration_ms: bounds(None, own, known_state).quarantine_ms(),
+        quarantine: (!never_used).then(|| {
+            let bounds = bounds(None, own, known_state);
+            quarantine(RecoveryCause::Emptied, None, bounds, own)
         }),
         // In a cluster the era of a slot may have moved without some of its locks.
         replaced: (!never_used && server.has_replaced_a_master()).then(|| ReplacedMaster {
@@ -219,6 +279,68 @@ fn recovery_cause(
         (true, true, _) => RecoveryCause::SlotStayed,
         (true, false, true) => RecoveryCause::AssumptionViolated,
         (true, false, false) => RecoveryCause::KeyLost,
+    }
+}
+
+/// Returns the limit of spans of the past eras that counts for the recovery, with its source. `None`
+/// if no record of the limit is known to be recent enough.
+fn trusted_limit(
+    found: &StoredState,
+    server: &ServerIdentity,
+    is_doubted: bool,
+    own: &LocalConfig,
+) -> Option<(SpanLimitReading, QuarantineBasis)> {
+    // After a step of the clock the time of a change means nothing.
+    if is_doubted {
+        return None;
+    }
+    // Only the clock that has written a stamp shows its age.
+    let has_one_clock = !server.has_replaced_a_master() && !own.has_sentinels;
+    let stamped = found.stamped_limit.filter(|_| has_one_clock);
+    let read = found
+        .read_limit
+        .map(|limit| (limit, QuarantineBasis::ReadLimit));
+    read.or_else(|| Some((stamped?, QuarantineBasis::StampedLimit)))
+}
+
+/// Returns the quarantine of a new era: by the limit of the past eras if it is trusted, otherwise by
+/// the configured maxima.
+fn quarantine(
+    cause: RecoveryCause,
+    trusted: Option<(SpanLimitReading, QuarantineBasis)>,
+    bounds: EraBounds,
+    own: &LocalConfig,
+) -> QuarantineWrite {
+    let configured_ms = bounds.span_ms().max(SPAN_MIN_MS);
+    let new_limit = |covered_ms: u64, usable_ms| {
+        let longest_ms = covered_ms.min(bounds.span_ms());
+        own.span_limit.map(|terms| NewSpanLimit {
+            covered_ms,
+            usable_ms,
+            change_ms: terms.change_ms(bounds.former_master_max_ms),
+            grants_end_after_ms: longest_ms.saturating_add(QUARANTINE_MARGIN_MS),
+        })
+    };
+    let Some((limit, basis)) = trusted.filter(|_| own.span_limit.is_some()) else {
+        return QuarantineWrite {
+            cause,
+            duration_ms: bounds.quarantine_ms(),
+            basis: QuarantineBasis::ConfiguredMaxima,
+            span_limit: new_limit(configured_ms, SPAN_MIN_MS),
+        };
+    };
+    let unknown_master_ms = match own.has_sentinels {
+        true => bounds.former_master_max_ms,
+        false => 0,
+    };
+    let longest_ms = limit.covered_ms.min(bounds.span_ms());
+    QuarantineWrite {
+        cause,
+        duration_ms: longest_ms
+            .saturating_add(unknown_master_ms)
+            .saturating_add(QUARANTINE_MARGIN_MS),
+        basis,
+        span_limit: new_limit(limit.covered_ms.min(configured_ms), limit.usable_ms),
     }
 }
 

@@ -11,12 +11,18 @@ use fred::{
 use tracing::{info, warn};
 
 use super::{
+    clock::ClockSample,
     connect::VerifiedServer,
     connection::NodeError,
     era::{Era, EraParseError},
-    era_decision::{EraDecision, EraWrite, KnownState, LocalConfig, StoredState, decide_era},
+    era_decision::{
+        EraDecision, EraWrite, KnownState, LocalConfig, NewSpanLimit, StoredState, decide_era,
+    },
+    location::StoreLocation,
     script::Script,
     scripts::{Command, SCHEMA},
+    silence::boot_ms,
+    span_limit::{ERA_DEADLINE_MS, SpanLimitReading, SpanLimitTerms},
 };
 use crate::lock::DeploymentKey;
 
@@ -37,6 +43,18 @@ pub(super) struct SyncedEra {
 pub(super) struct PendingEra {
     pub(super) expected: String,
     pub(super) write: Box<EraWrite>,
+    /// Time of the server's clock after which the era is not written, if the decision about it
+    /// becomes too old.
+    pub(super) not_after_ms: Option<u64>,
+}
+
+/// The values that a store contains.
+struct StoreReading {
+    found: StoredState,
+    /// Text of the era.
+    text: Option<String>,
+    /// Time of the server's clock after they were read.
+    read_ms: u64,
 }
 
 /// An era that was written.
@@ -52,16 +70,32 @@ pub(super) async fn sync_era(
     known_state: &mut KnownState,
 ) -> Result<SyncedEra, NodeError> {
     for _ in 0..ROUNDS_MAX {
-        let (found, text) = read_store(server).await?;
+        let sent_ms = boot_ms();
+        let StoreReading {
+            mut found,
+            text,
+            read_ms,
+        } = read_store(server).await?;
+        if let Some(terms) = server.endpoint.config.span_limit {
+            found.read_limit = known_state.span_limit.trusted(terms);
+        }
         let synced = match decide(server, &found, known_state)? {
             EraDecision::Adopt(key) => found.era.map(|era| SyncedEra { era, key }),
             EraDecision::Write(write) => {
-                let expected = text.unwrap_or_default();
-                write_era(server, PendingEra { expected, write }).await?
+                let pending = PendingEra {
+                    expected: text.unwrap_or_default(),
+                    write,
+                    not_after_ms: Some(read_ms.saturating_add(ERA_DEADLINE_MS)),
+                };
+                write_era(server, pending).await?
             }
         };
         if let Some(synced) = synced {
             known_state.remember(&synced.era);
+            if let Some(limit) = synced.era.span_limit {
+                // Without the time of the server the change counts as pending.
+                known_state.span_limit.record(limit.at(0), sent_ms);
+            }
             known_state.key = Some(synced.key.clone());
             return Ok(synced);
         }
@@ -75,7 +109,7 @@ pub(super) async fn sync_era(
 
 /// Reads the era and the key of a store. Returns an error if no broker could serve with them.
 pub(super) async fn check_era(server: &VerifiedServer) -> Result<(), NodeError> {
-    let (found, _) = read_store(server).await?;
+    let StoreReading { found, .. } = read_store(server).await?;
     decide(server, &found, &KnownState::default()).map(drop)
 }
 
@@ -90,6 +124,8 @@ pub(super) fn decide(
         bounds: config.bounds,
         key: config.deployment_key.clone(),
         trust_empty_store: config.trust_empty_store,
+        span_limit: config.span_limit,
+        has_sentinels: matches!(config.location, StoreLocation::Sentinel(_)),
     };
     decide_era(found, &server.identity, &own, known_state)
         .map_err(|reason| NodeError::Unfit(vec![format!("{} {reason}", server.endpoint.name())]))
@@ -122,6 +158,16 @@ impl PendingEra {
             || ("-1".to_owned(), ""),
             |begun| (begun.duration_ms.to_string(), begun.cause.name()),
         );
+        let span_limit = quarantine.and_then(|begun| begun.span_limit);
+        let limit_args = span_limit.map_or([const { String::new() }; 4], |limit| {
+            let NewSpanLimit {
+                covered_ms,
+                usable_ms,
+                change_ms,
+                grants_end_after_ms,
+            } = limit;
+            [covered_ms, usable_ms, change_ms, grants_end_after_ms].map(|ms| ms.to_string())
+        });
         let (replaced, writes_for_ms) = replaced.as_ref().map_or(("", 0), |replaced| {
             (replaced.process.field(), replaced.writes_for_ms)
         });
@@ -132,7 +178,7 @@ impl PendingEra {
             true => key.expose(),
             false => String::new(),
         };
-        let args: [Value; 11] = [
+        let mut args: Vec<Value> = vec![
             self.expected.as_str().into(),
             era.id.as_str().into(),
             era.fields_after_time().into(),
@@ -145,10 +191,10 @@ impl PendingEra {
             former.into(),
             cause.into(),
         ];
-        Command {
-            keys,
-            args: args.into(),
-        }
+        args.extend(limit_args.map(Value::from));
+        let not_after = self.not_after_ms.map(|ms| ms.to_string());
+        args.push(not_after.unwrap_or_default().into());
+        Command { keys, args }
     }
 }
 
@@ -163,15 +209,21 @@ impl WrittenEra {
     }
 }
 
-/// Returns the values that a store contains, and the text of its era.
-async fn read_store(server: &VerifiedServer) -> Result<(StoredState, Option<String>), NodeError> {
+/// Reads the values that a store contains.
+async fn read_store(server: &VerifiedServer) -> Result<StoreReading, NodeError> {
     let (endpoint, client) = (&server.endpoint, &server.client);
     let (name, config) = (endpoint.name(), &endpoint.config);
-    let keys = vec![config.era_key(), config.deployment_key_key()];
-    let (text, key): (Option<String>, Option<String>) = client
+    let keys = vec![
+        config.era_key(),
+        config.deployment_key_key(),
+        config.spans_key(),
+    ];
+    let (text, key, spans): (Option<String>, Option<String>, Option<String>) = client
         .mget(keys)
         .await
         .map_err(|e| endpoint.unreachable(&e))?;
+    let time = ClockSample::take(client).await;
+    let time = time.map_err(|e| endpoint.unreachable(&e))?;
     let era = text.as_deref().map(Era::parse).transpose();
     let key = key.map(|text| {
         let key = DeploymentKey::parse(&text);
@@ -180,10 +232,37 @@ async fn read_store(server: &VerifiedServer) -> Result<(StoredState, Option<Stri
     let found = StoredState {
         era: era.map_err(|reason| era_error(&name, &reason, &config.era_key()))?,
         key: key.transpose()?,
-        has_stayed: false,
-        is_slot: false,
+        ..StoredState::default()
     };
-    Ok((found, text))
+    let stamp_ms = spans.as_deref().and_then(stamp_of);
+    let found = StoredState {
+        stamped_limit: stamped_limit(&found, config.span_limit, stamp_ms, time.now_ms),
+        ..found
+    };
+    Ok(StoreReading {
+        found,
+        text,
+        read_ms: time.now_ms,
+    })
+}
+
+/// Returns the time of the last stamp of a store, from the value under [`RedisConfig::spans_key`].
+fn stamp_of(spans: &str) -> Option<u64> {
+    spans.split('|').next()?.parse().ok()
+}
+
+/// Returns the limit of spans at the time of the store's stamp, if the stamp is trusted.
+fn stamped_limit(
+    found: &StoredState,
+    terms: Option<SpanLimitTerms>,
+    stamp_ms: Option<u64>,
+    now_ms: u64,
+) -> Option<SpanLimitReading> {
+    let (terms, stamp_ms) = (terms?, stamp_ms?);
+    let limit = found.era.as_ref()?.span_limit?;
+    terms
+        .trusts_stamp(stamp_ms, now_ms)
+        .then(|| limit.at(stamp_ms))
 }
 
 fn unreadable(name: &str, description: &str, key: &str) -> NodeError {
@@ -217,6 +296,7 @@ async fn write_era(
         warn!(
             era = era.id,
             cause = era.recovery().cause_name(),
+            basis = pending.write.basis(),
             wait_ms,
             "{name} may have lost locks: no new grants for a while"
         );

@@ -38,7 +38,7 @@ pub struct Scripts(Arc<[Script]>);
 
 macro_rules! schema {
     () => {
-        "2"
+        "3"
     };
 }
 

@@ -282,6 +282,7 @@ impl SlotEraSync {
                 era,
                 key: None,
                 is_slot: true,
+                ..StoredState::default()
             };
             let known_state = self.slots.history.known_state(slot);
             match (decide(&self.server, &found, &known_state)?, found.era) {
@@ -289,7 +290,14 @@ impl SlotEraSync {
                 (EraDecision::Adopt(_), None) => {}
                 (EraDecision::Write(write), _) => {
                     let expected = text.unwrap_or_default();
-                    pending.insert(slot, PendingEra { expected, write });
+                    pending.insert(
+                        slot,
+                        PendingEra {
+                            expected,
+                            write,
+                            not_after_ms: None,
+                        },
+                    );
                 }
             }
         }

@@ -22,6 +22,8 @@ fn own(key: Option<&DeploymentKey>) -> LocalConfig {
         bounds: SMALL,
         key: key.cloned(),
         trust_empty_store: false,
+        span_limit: None,
+        has_sentinels: false,
     }
 }
 
@@ -31,10 +33,9 @@ fn here() -> ServerIdentity {
 
 fn found(key: &DeploymentKey, bounds: EraBounds) -> StoredState {
     StoredState {
-        has_stayed: false,
-        is_slot: false,
         era: Some(Era::new(&here(), bounds, key, KeySource::Store)),
         key: Some(key.clone()),
+        ..StoredState::default()
     }
 }
 
@@ -193,6 +194,8 @@ fn only_a_first_contact_may_trust_an_empty_store() {
         Some(QuarantineWrite {
             cause: RecoveryCause::Emptied,
             duration_ms: bounds.quarantine_ms(),
+            basis: QuarantineBasis::ConfiguredMaxima,
+            span_limit: None,
         })
     };
     assert_eq!(waits.quarantine, emptied(SMALL));
@@ -241,6 +244,8 @@ fn a_lost_key_is_written_back_or_ends_the_era() {
     let quarantine = QuarantineWrite {
         cause: RecoveryCause::KeyLost,
         duration_ms: SMALL.quarantine_ms(),
+        basis: QuarantineBasis::ConfiguredMaxima,
+        span_limit: None,
     };
     assert_eq!(learns.quarantine, Some(quarantine));
     assert!(learns.key != key && learns.store_key);
@@ -274,6 +279,122 @@ fn a_key_of_another_era_is_rejected() {
         decide_era(&in_file, &here(), &own(Some(&key)), &known_state),
         Ok(EraDecision::Adopt(key))
     );
+}
+
+/// Returns the quarantine of a store with a limit, whose process is not that of its era.
+fn quarantine_with_limit(
+    server: &ServerIdentity,
+    change: impl Fn(&mut StoredState, &mut LocalConfig, &mut KnownState),
+) -> QuarantineWrite {
+    let key = DeploymentKey::random();
+    let (mut found, mut own) = (found(&key, EraBounds::default()), own(None));
+    let mut known_state = KnownState::default();
+    own.span_limit = Some(SpanLimitTerms::default());
+    change(&mut found, &mut own, &mut known_state);
+    let write = written(decide_era(&found, server, &own, &known_state));
+    write.quarantine.expect("locks may be lost")
+}
+
+fn reading(covered_ms: u64) -> Option<SpanLimitReading> {
+    Some(SpanLimitReading {
+        covered_ms,
+        usable_ms: SPAN_MIN_MS,
+    })
+}
+
+#[test]
+fn the_quarantine_follows_from_the_limit_that_is_trusted() {
+    let (again, promoted) = (
+        server("again", "data", "000"),
+        server("other", "new", "data"),
+    );
+    let read = quarantine_with_limit(&promoted, |found, _, _| {
+        found.read_limit = reading(20_000);
+        found.stamped_limit = reading(30_000);
+    });
+    let limit = NewSpanLimit {
+        covered_ms: 20_000,
+        usable_ms: SPAN_MIN_MS,
+        change_ms: 60_000 + 12_000,
+        grants_end_after_ms: 21_000,
+    };
+    assert_eq!(read.basis, QuarantineBasis::ReadLimit);
+    assert_eq!((read.duration_ms, read.span_limit), (21_000, Some(limit)));
+    let stamped = |server, has_sentinels| {
+        quarantine_with_limit(server, |found, own, _| {
+            found.stamped_limit = reading(30_000);
+            own.has_sentinels = has_sentinels;
+        })
+    };
+    let restarted = stamped(&again, false);
+    assert_eq!(restarted.basis, QuarantineBasis::StampedLimit);
+    assert_eq!(restarted.duration_ms, 31_000);
+    let configured_ms = EraBounds::default().quarantine_ms();
+    for other in [stamped(&promoted, false), stamped(&again, true)] {
+        assert_eq!(other.basis, QuarantineBasis::ConfiguredMaxima);
+        assert_eq!(other.duration_ms, configured_ms);
+    }
+}
+
+#[test]
+fn without_a_trusted_limit_the_quarantine_is_the_configured_one() {
+    let again = server("again", "data", "000");
+    let unknown = quarantine_with_limit(&again, |_, _, _| {});
+    let emptied = quarantine_with_limit(&again, |found, _, _| {
+        *found = StoredState {
+            read_limit: reading(20_000),
+            ..StoredState::default()
+        };
+    });
+    let doubted = quarantine_with_limit(&here(), |found, _, known_state| {
+        found.read_limit = reading(20_000);
+        let era = found.era.as_ref().expect("found");
+        known_state.doubted = Some(era.id.as_str().into());
+    });
+    for quarantine in [unknown, doubted] {
+        let bounds = EraBounds::default();
+        assert_eq!(quarantine.basis, QuarantineBasis::ConfiguredMaxima);
+        assert_eq!(quarantine.duration_ms, bounds.quarantine_ms());
+        let limit = quarantine.span_limit.expect("the store has a limit");
+        assert_eq!(limit.covered_ms, bounds.span_ms());
+        assert_eq!(limit.usable_ms, SPAN_MIN_MS);
+    }
+    assert_eq!(emptied.basis, QuarantineBasis::ConfiguredMaxima);
+    assert_eq!(emptied.duration_ms, SMALL.quarantine_ms());
+}
+
+#[test]
+fn small_maxima_shorten_the_quarantine_below_the_smallest_limit() {
+    let promoted = server("other", "new", "data");
+    let key = DeploymentKey::random();
+    let mut found = found(&key, SMALL);
+    found.read_limit = reading(SPAN_MIN_MS);
+    let mut own = own(None);
+    own.span_limit = Some(SpanLimitTerms::default());
+    let write = written(decide_era(&found, &promoted, &own, &KnownState::default()));
+    let quarantine = write.quarantine.expect("locks may be lost");
+    let limit = quarantine.span_limit.expect("the store has a limit");
+    assert_eq!(quarantine.duration_ms, SMALL.span_ms() + 1_000);
+    assert_eq!(limit.grants_end_after_ms, SMALL.span_ms() + 1_000);
+    assert_eq!(limit.covered_ms, SPAN_MIN_MS);
+}
+
+#[test]
+fn a_store_that_was_never_used_begins_with_the_largest_limit() {
+    let mut own = own(None);
+    own.bounds = EraBounds::default();
+    own.trust_empty_store = true;
+    own.span_limit = Some(SpanLimitTerms::default());
+    let found = StoredState::default();
+    let first = written(decide_era(&found, &here(), &own, &KnownState::default()));
+    let limit = StoredSpanLimit::constant(own.bounds.span_ms());
+    assert_eq!(
+        (first.era.span_limit, first.quarantine),
+        (Some(limit), None)
+    );
+    own.span_limit = None;
+    let without = written(decide_era(&found, &here(), &own, &KnownState::default()));
+    assert_eq!(without.era.span_limit, None);
 }
 
 #[test]

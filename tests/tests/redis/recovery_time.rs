@@ -1,0 +1,166 @@
+//! The time without grants after a loss of data follows from the limit of spans in the store.
+
+use leasehold_server::{
+    lock::{BrokerId, SPAN_MIN_MS, expiry_ms},
+    store::{
+        Acquired, Renewal, Store as _,
+        redis::{
+            RedisStore,
+            connection::RedisConfig,
+            era::{Era, EraBounds, QUARANTINE_MARGIN_MS},
+            scripts::Scripts,
+            span_limit::{SpanLimitTerms, StoredSpanLimit},
+        },
+    },
+};
+use leasehold_tests::{
+    redis::{
+        node_fixture::{NodeFixture, PREFIX, WAIT_MAX, config, stored_era, wait_for_node_end},
+        server::{RedisServer, RestartData},
+    },
+    store_fixture::{lease_of, lock_key, new_call, with_ttl},
+    until::until,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+const BOUNDS: EraBounds = EraBounds {
+    ttl_max_ms: 60_000,
+    lock_delay_max_ms: 10_000,
+    former_master_max_ms: 12_000,
+};
+/// Redis keeps its data when it is killed.
+const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
+
+fn large_config(server: &RedisServer) -> RedisConfig {
+    RedisConfig {
+        bounds: BOUNDS,
+        ..config(server)
+    }
+}
+
+/// Sets the limit in the stored era.
+async fn set_limit(server: &RedisServer, limit: StoredSpanLimit) {
+    let era = Era {
+        span_limit: Some(limit),
+        ..stored_era(server).await
+    };
+    let text = format!(
+        "{}|{}|{}",
+        era.id,
+        era.no_grants_before_ms,
+        era.fields_after_time()
+    );
+    let mut raw = server.connect().await;
+    raw.must(&["SET", &format!("{PREFIX}era"), &text]).await;
+}
+
+/// Starts a server whose era has the smallest limit.
+async fn start_with_smallest_limit() -> RedisServer {
+    let server = RedisServer::start_with(&DURABLE).await;
+    drop(NodeFixture::start(large_config(&server)).await);
+    set_limit(&server, StoredSpanLimit::constant(SPAN_MIN_MS)).await;
+    server
+}
+
+/// Returns the duration of the quarantine with which the stored era began.
+async fn quarantine_ms(server: &RedisServer) -> u64 {
+    let era = stored_era(server).await;
+    let since_ms = era.quarantine.expect("the era began with one").since_ms;
+    era.no_grants_before_ms - since_ms
+}
+
+async fn wait_for_stamp(server: &RedisServer) {
+    let key = format!("{PREFIX}spans");
+    let mut raw = server.connect().await;
+    while raw.must(&["EXISTS", &key]).await.integer() == 0 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_broker_that_has_read_the_limit_recovers_by_it() {
+    let mut server = start_with_smallest_limit().await;
+    let broker = NodeFixture::start(large_config(&server)).await;
+    let before = broker.node().await;
+    server.restart_with(RestartData::Kept, &DURABLE).await;
+    wait_for_node_end(&before, WAIT_MAX).await;
+    broker.node().await;
+    let expected_ms = SPAN_MIN_MS + QUARANTINE_MARGIN_MS;
+    assert_eq!(quarantine_ms(&server).await, expected_ms);
+    let limit = stored_era(&server).await.span_limit.expect("a limit");
+    assert_eq!(
+        (limit.before_ms, limit.after_ms),
+        (SPAN_MIN_MS, SPAN_MIN_MS)
+    );
+}
+
+#[tokio::test]
+async fn an_emptied_store_recovers_by_the_configured_maxima() {
+    let server = start_with_smallest_limit().await;
+    let broker = NodeFixture::start(large_config(&server)).await;
+    let before = broker.node().await;
+    server.connect().await.must(&["FLUSHALL"]).await;
+    wait_for_node_end(&before, WAIT_MAX).await;
+    broker.node().await;
+    assert_eq!(quarantine_ms(&server).await, BOUNDS.quarantine_ms());
+    let limit = stored_era(&server).await.span_limit.expect("a limit");
+    let longest_ms = expiry_ms(BOUNDS.ttl_max_ms) + BOUNDS.lock_delay_max_ms;
+    assert_eq!((limit.before_ms, limit.after_ms), (longest_ms, SPAN_MIN_MS));
+}
+
+#[tokio::test]
+async fn a_new_broker_recovers_by_the_limit_of_a_store_with_a_recent_stamp() {
+    for (age_ms, expected_ms) in [
+        (0, SPAN_MIN_MS + QUARANTINE_MARGIN_MS),
+        (60_000, BOUNDS.quarantine_ms()),
+    ] {
+        let mut server = start_with_smallest_limit().await;
+        let broker = NodeFixture::start(large_config(&server)).await;
+        wait_for_stamp(&server).await;
+        drop(broker);
+        let mut raw = server.connect().await;
+        let key = format!("{PREFIX}spans");
+        let stamped = raw.must(&["GET", &key]).await.text().to_owned();
+        let (stamp_ms, rest) = stamped.split_once('|').expect("several fields");
+        let stamp_ms = stamp_ms.parse::<u64>().expect("a time") - age_ms;
+        raw.must(&["SET", &key, &format!("{stamp_ms}|{rest}")])
+            .await;
+        server.restart_with(RestartData::Kept, &DURABLE).await;
+        NodeFixture::start(large_config(&server)).await.node().await;
+        assert_eq!(quarantine_ms(&server).await, expected_ms, "{age_ms}");
+    }
+}
+
+#[tokio::test]
+async fn a_larger_ttl_is_used_once_the_limit_has_been_raised() {
+    let server = start_with_smallest_limit().await;
+    let mut config = large_config(&server);
+    config.bounds.former_master_max_ms = 1_000;
+    config.span_limit = Some(SpanLimitTerms { trusted_ms: 1_000 });
+    let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+    let started = RedisStore::start(
+        config,
+        BrokerId::random(),
+        Scripts::standard(),
+        &tasks,
+        stop.clone(),
+    );
+    let store = started.await.expect("the store is fit");
+    let call = with_ttl(new_call(&lock_key("default", "a")), 30_000);
+    let granted = store.acquire(&call).await;
+    let Ok(Acquired::Granted(grant)) = granted else {
+        panic!("{granted:?} instead of a grant");
+    };
+    assert_eq!(grant.ttl.as_millis(), 10_000, "cut to the limit");
+    let lease = lease_of(&call, grant.fencing_token);
+    until("a renewal with the whole ttl", async || {
+        let renewed = store.renew(&lease, Renewal::default()).await;
+        let renewed = renewed.expect("an answer").expect("it is held");
+        (renewed.ttl.as_millis() == 30_000).then_some(())
+    })
+    .await;
+    let limit = stored_era(&server).await.span_limit.expect("a limit");
+    assert_eq!(limit.before_ms, SPAN_MIN_MS);
+    assert!(limit.after_ms >= expiry_ms(30_000), "{limit:?}");
+    stop.cancel();
+}
