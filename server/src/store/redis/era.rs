@@ -2,7 +2,7 @@
 //! it may grant.
 
 use super::{scripts::SCHEMA, span_limit::StoredSpanLimit};
-use crate::lock::{BrokerId, DeploymentKey, Recovery, RecoveryCause, span_ms};
+use crate::lock::{BrokerId, DeploymentKey, Recovery, RecoveryCause, SPAN_MIN_MS, span_ms};
 
 /// Longest times that the brokers of a deployment allow, from which the quarantine follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,6 +132,19 @@ impl EraBounds {
     /// in force.
     pub const fn quarantine_ms(&self) -> u64 {
         self.span_ms()
+            .saturating_add(self.former_master_max_ms)
+            .saturating_add(QUARANTINE_MARGIN_MS)
+    }
+
+    /// Returns the shortest `Q` after a promotion that the limit of spans allows.
+    pub const fn shortest_quarantine_ms(&self) -> u64 {
+        let span_ms = self.span_ms();
+        let least_ms = if span_ms < SPAN_MIN_MS {
+            span_ms
+        } else {
+            SPAN_MIN_MS
+        };
+        least_ms
             .saturating_add(self.former_master_max_ms)
             .saturating_add(QUARANTINE_MARGIN_MS)
     }

@@ -18,10 +18,11 @@ use super::{
         slot_era_sync::read_era_texts,
         slot_eras::{PausedSlots, SlotEras},
     },
-    connection::{Connection, Endpoint},
+    connection::{Connection, Endpoint, RedisConfig},
     era::{Era, FormerProcess},
     location::{Address, StoreLocation},
     node::Node,
+    silence::boot_ms,
     verify::ServerInfo,
 };
 use crate::{store::StoreError, time::millis};
@@ -29,6 +30,9 @@ use crate::{store::StoreError, time::millis};
 /// Interval at which the state of a former master is queried.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+/// Longest time for which a master that the Sentinels have replaced is still used, see
+/// docs/decisions/0027-two-masters.md.
+const SENTINEL_OVERLAP_MAX_MS: u64 = 4_000;
 /// More processes than any store has at a time.
 const PROCESSES_MAX: usize = 256;
 
@@ -51,6 +55,9 @@ pub(super) struct ServerProcess {
     /// True if the process has closed a connection of this broker, as the operating system does
     /// when a process ends.
     has_closed: bool,
+    /// Time of its last reply to this broker, in milliseconds of the clock that also runs while this
+    /// host is suspended.
+    replied_ms: u64,
 }
 
 impl ConfirmationPause {
@@ -94,7 +101,16 @@ impl ServerProcesses {
             run_id: run_id.into(),
             address: address.clone(),
             has_closed: false,
+            replied_ms: boot_ms(),
         });
+    }
+
+    /// Records the time of the last reply of a process.
+    pub(super) fn record_last_reply(&self, run_id: &str, replied_ms: u64) {
+        let mut all = self.0.lock();
+        if let Some(process) = all.iter_mut().find(|process| *process.run_id == *run_id) {
+            process.replied_ms = replied_ms;
+        }
     }
 
     /// Records that a process has closed a connection.
@@ -118,6 +134,13 @@ impl ServerProcesses {
 }
 
 impl ServerProcess {
+    /// Returns true if no unknown master can have granted a lock between the last reply of the
+    /// process and now. Such a master was promoted and replaced without a trace in the data of its
+    /// successor, and may still accept writes although the process has stopped.
+    fn is_last_master(&self, at: &Endpoint) -> bool {
+        boot_ms().saturating_sub(self.replied_ms) <= longest_absence_ms(&at.config)
+    }
+
     /// Returns true if the process certainly accepts no writes: it has ended, or is a replica. `at`
     /// is the server that has replaced it.
     async fn has_stopped(&self, at: &Endpoint) -> bool {
@@ -192,6 +215,7 @@ async fn end_pause_of_node(node: &Node, at: &Endpoint, processes: &ServerProcess
         node.name()
     );
     let former = processes.get(&pause.process);
+    let former = former.filter(|former| former.is_last_master(at));
     while pause.remaining().is_some() {
         if let Some(former) = &former
             && former.has_stopped(at).await
@@ -211,7 +235,8 @@ async fn end_pauses_of_slots(
     processes: &ServerProcesses,
 ) {
     for PausedSlots { process, slots } in eras.paused() {
-        let Some(former) = processes.get(&process) else {
+        let former = processes.get(&process);
+        let Some(former) = former.filter(|former| former.is_last_master(at)) else {
             continue;
         };
         let stopped = match former.has_stopped(at).await {
@@ -226,8 +251,50 @@ async fn end_pauses_of_slots(
     }
 }
 
+/// Returns the time in which a master cannot be promoted, wait for `Q`, grant a lock and be replaced.
+/// The process that it replaces and the master itself are used for a while after they were replaced.
+fn longest_absence_ms(config: &RedisConfig) -> u64 {
+    let overlap_max_ms = match config.location {
+        StoreLocation::Sentinel(_) => SENTINEL_OVERLAP_MAX_MS,
+        StoreLocation::Server(_) | StoreLocation::Cluster(_) => config.bounds.former_master_max_ms,
+    };
+    let quarantine_ms = match config.span_limit {
+        Some(_) => config.bounds.shortest_quarantine_ms(),
+        None => config.bounds.quarantine_ms(),
+    };
+    quarantine_ms.saturating_sub(2 * overlap_max_ms)
+}
+
 async fn refuses_connections(address: &Address) -> bool {
     let connecting = TcpStream::connect((address.host.as_str(), address.port));
     let connected = timeout(CONNECT_TIMEOUT, connecting).await;
     matches!(connected, Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::redis::{credentials::Credentials, location::Sentinel};
+
+    #[test]
+    fn a_master_may_have_come_and_gone_while_the_former_one_was_silent() {
+        let address = Address {
+            host: "127.0.0.1".to_owned(),
+            port: 6_379,
+        };
+        let at = RedisConfig::at;
+        let sentinels = at(StoreLocation::Sentinel(Sentinel {
+            addresses: vec![address.clone()],
+            master: "locks".to_owned(),
+            credentials: Credentials::default(),
+        }));
+        assert_eq!(
+            longest_absence_ms(&sentinels),
+            12_250 + 12_000 + 1_000 - 8_000
+        );
+        let server = at(StoreLocation::Server(address.clone()));
+        assert_eq!(longest_absence_ms(&server), 1_250);
+        let cluster = at(StoreLocation::Cluster(vec![address]));
+        assert_eq!(longest_absence_ms(&cluster), 95_250 - 24_000);
+    }
 }
