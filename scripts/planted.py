@@ -125,15 +125,41 @@ FAULTS = [
         [
             (
                 f"{REDIS}/era.rs",
-                "        expiry_ms(self.ttl_max_ms)\n            .saturating_add(self.lock_delay",
-                "        expiry_ms(0)\n            .saturating_add(self.lock_delay",
+                "span_ms(self.ttl_max_ms, self.lock_delay_max_ms)",
+                "span_ms(0, self.lock_delay_max_ms)",
             )
         ],
     ),
     Fault(
+        "a broker trusts what it has read of the limit for ever",
+        test("server", "the_last_reading_is_trusted_until_it_is_too_old"),
+        [(f"{REDIS}/span_limit.rs", "terms.trusts_age(age_ms).then_some(last.reading)", "Some(last.reading)")],
+    ),
+    Fault(
+        "an emptied store recovers by the last limit",
+        test("server", "without_a_trusted_limit_the_quarantine_is_the_configured_one"),
+        [
+            (
+                f"{REDIS}/era_decision.rs",
+                "quarantine(RecoveryCause::Emptied, None, bounds, own)",
+                "quarantine(RecoveryCause::Emptied, trusted_limit(found, server, false, own), bounds, own)",
+            )
+        ],
+    ),
+    Fault(
+        "a raised limit is used at once",
+        test("redis", "each_change_is_one_that_the_model_allows"),
+        [(f"{REDIS}/lua/spans.lua", "math.max(wanted, larger), now + change", "math.max(wanted, larger), now")],
+    ),
+    Fault(
+        "a recovery does not wait for a former master",
+        test("redis", "a_promotion_waits_for_the_former_master_and_its_grants"),
+        [(f"{REDIS}/lua/era.lua", "if covered and former ~= '' then", "if false then")],
+    ),
+    Fault(
         "a repeat is granted in Q",
         DIFFERENTIAL,
-        [(f"{MEMORY}/record.rs", "            context.check_era()?;\n            entry\n", "            entry\n")],
+        [(f"{MEMORY}/record.rs", "            context.check_era()?;\n            span?;\n", "            span?;\n")],
     ),
     Fault(
         "a grant is announced before its claim",
@@ -152,8 +178,8 @@ FAULTS = [
         [
             (
                 f"{MEMORY}/holders.rs",
-                "held.expires_ms.max(now + expiry_ms(validity.as_millis()))",
-                "now + expiry_ms(validity.as_millis() / 2)",
+                "held.expires_ms = held.expires_ms.max(expires_ms);",
+                "held.expires_ms = context.now() + expiry_ms(validity.as_millis() / 2);",
             )
         ],
     ),
@@ -403,7 +429,7 @@ FAULTS = [
     Fault(
         "a second add blocks the queue",
         test("conformance", "blocks_no_other_waiter"),
-        [(f"{MEMORY}/queue.rs", "if weight > limit || holds(waiter.lease_id) {", "if weight > limit {")],
+        [(f"{MEMORY}/queue.rs", "if !can_fit || holds(waiter.lease_id) {", "if !can_fit {")],
     ),
     Fault(
         "a waiter is dropped by a faster clock",
