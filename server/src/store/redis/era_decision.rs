@@ -111,7 +111,7 @@ pub struct NewSpanLimit {
     pub usable_ms: u64,
     /// Time that each change of the limit takes at least.
     pub change_ms: u64,
-    /// Time after which a grant of the past eras is not in force any more.
+    /// Time after which no grant of the past eras is in force.
     pub grants_end_after_ms: u64,
 }
 

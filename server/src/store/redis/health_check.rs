@@ -54,7 +54,7 @@ impl EraCheck {
         let Self::Store(Some(text)) = self else {
             return None;
         };
-        text.split('|').find_map(StoredSpanLimit::parse)
+        StoredSpanLimit::of_era(text)
     }
 }
 

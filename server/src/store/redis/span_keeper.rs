@@ -19,7 +19,7 @@ use tracing::{debug, info};
 
 use super::{
     connection::RedisConfig,
-    era::QUARANTINE_MARGIN_MS,
+    era::{Era, QUARANTINE_MARGIN_MS},
     node::Node,
     script::Script,
     scripts::Command,
@@ -86,7 +86,7 @@ impl SpanKeeper<'_> {
             if !is_loaded {
                 is_loaded = SPANS.load(&self.client).await.is_ok();
             }
-            match self.report(seen_ms, terms, &era.id).await {
+            match self.report(seen_ms, terms, era).await {
                 Ok(Some(limit)) => {
                     if last_limit != Some(limit) {
                         self.log_change(limit);
@@ -109,9 +109,10 @@ impl SpanKeeper<'_> {
         &self,
         seen_ms: u64,
         terms: SpanLimitTerms,
-        era_id: &str,
+        era: &Era,
     ) -> Result<Option<StoredSpanLimit>, Error> {
-        let bounds = self.config.bounds;
+        // The largest bounds of all brokers, because the limit is for all of them.
+        let bounds = era.bounds.max(self.config.bounds);
         let least_ms = span_ms(CUT_TTL_MIN_MS, bounds.lock_delay_max_ms).max(SPAN_MIN_MS);
         let longest_ms = bounds.span_ms().max(SPAN_MIN_MS);
         // A recovery by the limit, without the limit itself.
@@ -123,7 +124,7 @@ impl SpanKeeper<'_> {
             rest_ms,
             STEP_MS,
         ];
-        let mut args: Vec<Value> = vec![era_id.into()];
+        let mut args: Vec<Value> = vec![era.id.as_str().into()];
         args.extend(numbers.map(|number| Value::from(number.to_string())));
         let command = Command {
             keys: vec![self.config.era_key(), self.config.spans_key()],
@@ -131,8 +132,8 @@ impl SpanKeeper<'_> {
         };
         let sent_ms = boot_ms();
         let reply = SPANS.run(&self.client, command).await?;
-        let (era, now_ms) = <(String, u64)>::from_value(reply)?;
-        let limit = era.split('|').find_map(StoredSpanLimit::parse);
+        let (text, now_ms) = <(String, u64)>::from_value(reply)?;
+        let limit = StoredSpanLimit::of_era(&text);
         if let Some(limit) = limit {
             self.last_limit.record(limit.at(now_ms), sent_ms);
         }

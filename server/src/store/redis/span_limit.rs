@@ -108,6 +108,11 @@ impl StoredSpanLimit {
         }
     }
 
+    /// Returns the limit in the text of an era.
+    pub(super) fn of_era(text: &str) -> Option<Self> {
+        text.split('|').find_map(Self::parse)
+    }
+
     /// Parses a field of an era. `None` if it is another field.
     pub(super) fn parse(field: &str) -> Option<Self> {
         let mut values = field.strip_prefix(SPAN)?.split(':');
