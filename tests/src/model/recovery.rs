@@ -7,6 +7,7 @@
 
 mod action;
 mod data;
+pub mod early_end;
 pub mod limit;
 pub mod random;
 mod world;
@@ -30,7 +31,8 @@ pub const FORMER_MASTER_MAX: u64 = 3;
 /// Time that is added to each time without grants.
 const MARGIN: u64 = 1;
 
-/// The rules of the limit. A test removes one at a time, and the model must find it.
+/// The rules of the limit, and of an early end. A test removes one at a time, and the model must find
+/// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rule {
     /// A grant is cut to the limit.
@@ -69,10 +71,39 @@ pub enum Rule {
     NewEraUsesRecord,
     /// The time without grants includes the life of a replaced master.
     QuarantineOutlastsFormerMaster,
+    /// The early end needs a report of every broker that is registered in the copy.
+    EveryMemberReports,
+    /// The early end needs a copy that contains the last number that each broker has seen.
+    ProgressIsInTheCopy,
+    /// The early end needs a past era in which grants were allowed, as each broker has seen.
+    PastEraWasOpen,
+    /// The early end needs a master whose clock agrees with that of the former one.
+    ClocksAgree,
+    /// A number counts only in its era.
+    ProgressIsOfTheEra,
+    /// A report counts only soon after the broker's last contact with a former master.
+    ReportsAreFresh,
+    /// A broker grants and renews only once another broker has seen its registration.
+    BrokersAreAcknowledged,
+    /// A broker that nobody acknowledges waits until no silent broker's report counts.
+    LoneBrokerWaits,
 }
 
 impl Rule {
-    pub const ALL: [Self; 18] = [
+    /// The rules of an early end of the time without grants.
+    pub const OF_EARLY_END: [Self; 8] = [
+        Self::EveryMemberReports,
+        Self::ProgressIsInTheCopy,
+        Self::PastEraWasOpen,
+        Self::ClocksAgree,
+        Self::ProgressIsOfTheEra,
+        Self::ReportsAreFresh,
+        Self::BrokersAreAcknowledged,
+        Self::LoneBrokerWaits,
+    ];
+
+    /// The rules of the limit.
+    pub const OF_LIMIT: [Self; 18] = [
         Self::GrantsAreLimited,
         Self::RenewalsAreLimited,
         Self::RaiseOutlastsRollBack,

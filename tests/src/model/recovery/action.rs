@@ -42,6 +42,12 @@ pub enum RecoveryAction {
     },
     /// A broker releases a lease.
     Release { broker: usize, lease: u32 },
+    /// A broker registers itself, for an early end of the time without grants.
+    Register { broker: usize },
+    /// A broker acknowledges the brokers that have registered.
+    Acknowledge { broker: usize },
+    /// A broker ends the time without grants if nothing was lost.
+    End { broker: usize },
 }
 
 impl fmt::Display for RecoveryAction {
@@ -66,6 +72,9 @@ impl fmt::Display for RecoveryAction {
                 span,
             } => write!(f, "renew {broker} {lease} {span}"),
             Self::Release { broker, lease } => write!(f, "release {broker} {lease}"),
+            Self::Register { broker } => write!(f, "register {broker}"),
+            Self::Acknowledge { broker } => write!(f, "acknowledge {broker}"),
+            Self::End { broker } => write!(f, "end {broker}"),
         }
     }
 }
@@ -125,6 +134,9 @@ impl FromStr for RecoveryAction {
                 broker: index(0)?,
                 lease: lease(1)?,
             },
+            ("register", 1) => Self::Register { broker: index(0)? },
+            ("acknowledge", 1) => Self::Acknowledge { broker: index(0)? },
+            ("end", 1) => Self::End { broker: index(0)? },
             _ => return Err(no_action()),
         })
     }

@@ -2,6 +2,7 @@
 
 use super::{
     FORMER_MASTER_MAX, MARGIN, Rule, SPAN_CONFIGURED, SPAN_MIN, TRUSTED,
+    early_end::{Copied, Members},
     limit::{CHANGE, LimitRecord, Rules, SpanLimit},
 };
 
@@ -12,6 +13,9 @@ pub(super) struct Data {
     /// Time of the last query of a broker.
     pub(super) stamp: i64,
     pub(super) holder: Option<Holder>,
+    /// Number of registrations, grants and renewals.
+    pub(super) count: u64,
+    pub(super) members: Members,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +27,7 @@ pub(super) struct Era {
     pub(super) no_grants_before: i64,
     pub(super) no_renewals_before: i64,
     pub(super) limit: SpanLimit,
+    pub(super) copied: Copied,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +45,12 @@ pub(super) struct Writer {
     pub(super) has_replaced_a_master: bool,
     /// Time of the process.
     pub(super) now: i64,
+}
+
+impl Era {
+    pub(super) fn is_open(&self, now: i64) -> bool {
+        self.no_grants_before <= now && self.no_renewals_before <= now
+    }
 }
 
 impl Data {
@@ -97,6 +108,18 @@ impl Data {
                 after: usable,
                 at,
             },
+            copied: self.copied(),
+        }
+    }
+
+    fn copied(&self) -> Copied {
+        let Some(era) = &self.era else {
+            return Copied::default();
+        };
+        Copied {
+            era: era.id,
+            count: self.count,
+            members: self.members.clone(),
         }
     }
 }

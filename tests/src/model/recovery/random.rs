@@ -29,6 +29,12 @@ const WEIGHTS: [(Kind, f64); 11] = [
     (Kind::Release, 3.0),
     (Kind::Receive, 3.0),
 ];
+/// Kinds of actions that belong to an early end of the time without grants.
+const EARLY_END_WEIGHTS: [(Kind, f64); 3] = [
+    (Kind::Register, 1.5),
+    (Kind::Acknowledge, 20.0),
+    (Kind::End, 10.0),
+];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -43,12 +49,16 @@ enum Kind {
     Renew,
     Release,
     Receive,
+    Register,
+    Acknowledge,
+    End,
 }
 
 /// Generator of the actions of one history.
 pub struct RecoveryWalk {
     rng: StdRng,
     history: History<RecoveryWorld>,
+    kinds: Vec<Kind>,
     weights: WeightedIndex<f64>,
     /// Probability that a query is executed and its reply received at once.
     quick: f64,
@@ -71,14 +81,33 @@ impl RecoveryWalk {
     /// Creates the generator of a seed, for a world without the rule `removed`.
     #[must_use]
     pub fn without(seed: u64, removed: Option<Rule>) -> Self {
+        Self::in_world(seed, RecoveryWorld::new(Self::deployment(seed), removed))
+    }
+
+    /// Creates the same for a world in which the time without grants may end early.
+    #[must_use]
+    pub fn ending_early(seed: u64, removed: Option<Rule>) -> Self {
+        let deployment = Self::deployment(seed);
+        Self::in_world(seed, RecoveryWorld::ending_early(deployment, removed))
+    }
+
+    fn in_world(seed: u64, world: RecoveryWorld) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
-        let weights = WEIGHTS.map(|(_, weight)| weight * MULTIPLES.choose(&mut rng).expect("some"));
+        let mut kinds = WEIGHTS.to_vec();
+        if world.ends_early() {
+            kinds.extend(EARLY_END_WEIGHTS);
+        }
+        for (_, weight) in &mut kinds {
+            *weight *= MULTIPLES.choose(&mut rng).expect("some");
+        }
+        let weights = kinds.iter().map(|(_, weight)| *weight);
         Self {
             quick: [0.5, 0.9, 1.0][rng.gen_range(0..3)],
             wants: [0.05, 0.3][rng.gen_range(0..2)],
             weights: WeightedIndex::new(weights).expect("positive weights"),
+            kinds: kinds.into_iter().map(|(kind, _)| kind).collect(),
             history: History {
-                world: RecoveryWorld::new(Self::deployment(seed), removed),
+                world,
                 actions: Vec::new(),
             },
             next: Vec::new(),
@@ -88,8 +117,13 @@ impl RecoveryWalk {
 
     /// Draws which brokers connect to a new process at once, in their order.
     fn connect_next(&mut self) {
-        let mut brokers: Vec<_> = (0..BROKERS).filter(|_| self.rng.r#gen()).collect();
+        let ends_early = self.history.world.ends_early();
+        let share = if ends_early { 0.8 } else { 0.5 };
+        let mut brokers: Vec<_> = (0..BROKERS).filter(|_| self.rng.gen_bool(share)).collect();
         brokers.shuffle(&mut self.rng);
+        if let Some(broker) = brokers.first().filter(|_| ends_early) {
+            self.next.push(RecoveryAction::End { broker: *broker });
+        }
         let connects = brokers
             .into_iter()
             .map(|broker| RecoveryAction::Connect { broker });
@@ -121,6 +155,7 @@ impl RecoveryWalk {
         };
         let offset = match is_single {
             true => 0,
+            false if world.ends_early() && self.rng.gen_bool(0.6) => 0,
             false => *OFFSETS.choose(&mut self.rng).expect("some"),
         };
         self.connect_next();
@@ -157,6 +192,9 @@ impl RecoveryWalk {
                 true => RecoveryAction::Receive { broker },
                 false => RecoveryAction::Execute { broker, wanted: 0 },
             },
+            Kind::Register => RecoveryAction::Register { broker },
+            Kind::Acknowledge => RecoveryAction::Acknowledge { broker },
+            Kind::End => RecoveryAction::End { broker },
             Kind::Lower => RecoveryAction::Lower {
                 broker,
                 to: self.span(),
@@ -197,7 +235,7 @@ impl Walk for RecoveryWalk {
         if let Some(action) = self.next.pop() {
             return action;
         }
-        let (kind, _) = WEIGHTS[self.weights.sample(&mut self.rng)];
+        let kind = self.kinds[self.weights.sample(&mut self.rng)];
         self.draw_kind(kind)
     }
 

@@ -6,6 +6,7 @@ use super::{
     BROKERS, FORMER_MASTER_MAX, Rule, TRUSTED,
     action::{RecoveryAction, Source},
     data::{Data, Holder, Writer},
+    early_end::{self, Member, Progress, Report},
     limit::{LimitRecord, Rules},
 };
 use crate::model::ModelWorld;
@@ -27,11 +28,15 @@ pub enum Deployment {
 pub struct RecoveryWorld {
     deployment: Deployment,
     rules: Rules,
+    /// True if the time without grants may end early.
+    ends_early: bool,
     now: u64,
     processes: Vec<Process>,
     brokers: [Broker; BROKERS],
     /// Number of eras.
     eras: u32,
+    /// Number of registrations.
+    members: u32,
     /// The time until which each client relies on its lease.
     relied_until: BTreeMap<u32, u64>,
     /// Number of leases.
@@ -58,6 +63,16 @@ struct Broker {
     connection: Option<Connection>,
     record: Option<BrokerRecord>,
     query: Option<Query>,
+    membership: Membership,
+}
+
+/// What a broker knows for an early end of the time without grants.
+#[derive(Debug, Clone, Copy, Default)]
+struct Membership {
+    member: Option<u32>,
+    /// The last progress that the broker has seen, and when.
+    seen: Option<(Progress, u64)>,
+    report: Option<Report>,
 }
 
 /// The process with which a broker is connected, and its era.
@@ -88,6 +103,7 @@ impl RecoveryWorld {
         Self {
             deployment,
             rules: Rules { removed },
+            ends_early: false,
             now: 100,
             processes: vec![Process {
                 data: Data::default(),
@@ -98,9 +114,19 @@ impl RecoveryWorld {
             }],
             brokers: Default::default(),
             eras: 0,
+            members: 0,
             relied_until: BTreeMap::new(),
             leases: 0,
             counts: BTreeMap::new(),
+        }
+    }
+
+    /// Creates the same, but the time without grants may end early.
+    #[must_use]
+    pub fn ending_early(deployment: Deployment, removed: Option<Rule>) -> Self {
+        Self {
+            ends_early: true,
+            ..Self::new(deployment, removed)
         }
     }
 
@@ -108,6 +134,12 @@ impl RecoveryWorld {
     #[must_use]
     pub fn deployment(&self) -> Deployment {
         self.deployment
+    }
+
+    /// Returns true if the time without grants may end early.
+    #[must_use]
+    pub fn ends_early(&self) -> bool {
+        self.ends_early
     }
 
     /// Returns the number of processes so far.
@@ -204,7 +236,123 @@ impl RecoveryWorld {
         let connection = Some(Connection { process, era });
         let is_new = self.brokers[broker].connection != connection;
         self.brokers[broker].connection = connection;
+        if is_new {
+            self.report(broker, era);
+        }
         is_new
+    }
+
+    /// Records what a broker has seen before it connected to a master with this era.
+    fn report(&mut self, broker: usize, era: u32) {
+        let now = self.now;
+        let membership = &mut self.brokers[broker].membership;
+        membership.report = membership.seen.map(|(seen, at)| Report {
+            era,
+            seen,
+            is_fresh: now - at <= early_end::FRESH,
+        });
+    }
+
+    /// Registers a broker under a new number.
+    fn register(&mut self, broker: usize) -> bool {
+        let (id, now) = (self.members + 1, self.now);
+        let former = self.brokers[broker].membership.member;
+        let registered = self.in_era(broker, |data, _, _| {
+            if former.is_some_and(|former| data.members.contains_key(&former)) {
+                return None;
+            }
+            data.count += 1;
+            let member = Member {
+                registered_at: now,
+                number: data.count,
+                last_contact: now,
+                seen: data.count,
+                is_acknowledged: false,
+            };
+            data.members.insert(id, member);
+            Some(())
+        });
+        if registered.is_some() {
+            self.members = id;
+            self.brokers[broker].membership.member = Some(id);
+            self.see(broker);
+        }
+        registered.is_some()
+    }
+
+    fn acknowledge(&mut self, broker: usize) -> bool {
+        let Some(by) = self.brokers[broker].membership.member else {
+            return false;
+        };
+        self.see(broker);
+        let now = self.now;
+        let acknowledged = self.in_era(broker, |data, _, rules| {
+            early_end::acknowledge(data, by, now, rules)
+        });
+        acknowledged.is_some()
+    }
+
+    /// Records the contact of a broker with its master, and the number that it sees.
+    fn see(&mut self, broker: usize) {
+        let (now, member) = (self.now, self.brokers[broker].membership.member);
+        let seen = self.in_era(broker, |data, time, _| {
+            let count = data.count;
+            if let Some(member) = member.and_then(|id| data.members.get_mut(&id)) {
+                (member.last_contact, member.seen) = (now, count);
+            }
+            let era = data.era.as_ref()?;
+            Some(Progress {
+                era: era.id,
+                count,
+                is_open: era.is_open(time),
+                offset: time - now.cast_signed(),
+            })
+        });
+        if let Some(progress) = seen {
+            self.brokers[broker].membership.seen = Some((progress, now));
+        }
+    }
+
+    /// Returns true if a broker may grant and renew at its master.
+    fn may_grant(&self, broker: usize) -> bool {
+        if !self.ends_early || !self.rules.has(Rule::BrokersAreAcknowledged) {
+            return true;
+        }
+        let Some(Connection { process, .. }) = self.connection(broker) else {
+            return false;
+        };
+        let members = &self.processes[process].data.members;
+        let id = self.brokers[broker].membership.member;
+        id.and_then(|id| members.get(&id))
+            .is_some_and(|member| member.is_acknowledged)
+    }
+
+    /// Ends the time without grants if no broker has confirmed anything that the copy lacks.
+    fn end(&mut self, broker: usize) -> bool {
+        let Some(Connection { era, .. }) = self.connection(broker) else {
+            return false;
+        };
+        let memberships = self.brokers.iter().map(|broker| broker.membership);
+        let reports = memberships.filter_map(|membership| {
+            let report = membership.report.filter(|report| report.era == era)?;
+            Some((membership.member?, report))
+        });
+        let reports = reports.collect();
+        let true_now = self.now.cast_signed();
+        let ended = self.in_era(broker, |data, now, rules| {
+            let era = data.era.as_mut()?;
+            if era.is_open(now)
+                || !early_end::is_complete(&era.copied, &reports, now - true_now, rules)
+            {
+                return None;
+            }
+            (era.no_grants_before, era.no_renewals_before) = (now, now);
+            Some(())
+        });
+        if ended.is_some() {
+            self.count("an early end");
+        }
+        ended.is_some()
     }
 
     fn write_era(&mut self, broker: usize, process: usize) -> u32 {
@@ -292,6 +440,9 @@ impl RecoveryWorld {
     }
 
     fn acquire(&mut self, broker: usize, span: u64) -> Result<bool, String> {
+        if !self.may_grant(broker) {
+            return Ok(false);
+        }
         let lease = self.leases + 1;
         let granted = self.in_era(broker, |data, now, rules| {
             let era = data.era.as_ref()?;
@@ -309,11 +460,13 @@ impl RecoveryWorld {
             let span = span.min(usable);
             let expires = now + span.cast_signed();
             data.holder = Some(Holder { lease, expires });
+            data.count += 1;
             Some(span)
         });
         let Some(granted) = granted else {
             return Ok(false);
         };
+        self.see(broker);
         self.leases = lease;
         self.rely(lease, granted)?;
         self.count(match granted > super::SPAN_MIN {
@@ -324,7 +477,7 @@ impl RecoveryWorld {
     }
 
     fn renew(&mut self, broker: usize, lease: u32, span: u64) -> Result<bool, String> {
-        if self.leases().all(|relied| relied != lease) {
+        if self.leases().all(|relied| relied != lease) || !self.may_grant(broker) {
             return Ok(false);
         }
         let granted = self.in_era(broker, |data, now, rules| {
@@ -340,11 +493,13 @@ impl RecoveryWorld {
             }
             let span = span.min(usable);
             holder.expires = holder.expires.max(now + span.cast_signed());
+            data.count += 1;
             Some(span)
         });
         let Some(granted) = granted else {
             return Ok(false);
         };
+        self.see(broker);
         self.rely(lease, granted)?;
         self.count("a renewal");
         Ok(true)
@@ -431,6 +586,9 @@ impl ModelWorld for RecoveryWorld {
                 span,
             } => return self.renew(broker, lease, span),
             RecoveryAction::Release { broker, lease } => self.release(broker, lease),
+            RecoveryAction::Register { broker } => self.register(broker),
+            RecoveryAction::Acknowledge { broker } => self.acknowledge(broker),
+            RecoveryAction::End { broker } => self.end(broker),
         })
     }
 }
