@@ -1,6 +1,6 @@
 //! Plans of simulated runs.
 
-use leasehold_server::lock::Mode;
+use leasehold_server::lock::{Mode, SPAN_MIN_MS, span_ms};
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
 
 /// Number of locks. The last one is a semaphore.
@@ -9,8 +9,12 @@ pub const LOCKS: usize = 4;
 pub const PERMITS: u32 = 3;
 /// Longest ttl of a lease.
 pub const TTL_MAX_MS: u64 = 5_000;
+/// Longest ttl of the leases of a plan with promotions.
+pub const LONG_TTL_MAX_MS: u64 = 40_000;
 /// Longest lock delay.
 pub const LOCK_DELAY_MAX_MS: u64 = 500;
+/// Largest age of the data of a server that is promoted.
+pub const ROLL_BACK_MAX_MS: u64 = 3_000;
 /// Longest closure by an operator.
 const CLOSURE_MAX_MS: u64 = 5_000;
 
@@ -24,6 +28,8 @@ pub struct Plan {
     /// Time by which the clock of the store advances in a second, in microseconds. Within a fifth
     /// of a second, and so are the clocks of clients compared with it (A2).
     pub store_second_us: u64,
+    /// The limit of spans at the beginning. `None` if the store has none.
+    pub span_limit_ms: Option<u64>,
     pub clients: Vec<ClientPlan>,
     pub faults: Vec<Planned<FaultPlan>>,
 }
@@ -34,6 +40,9 @@ enum Emphasis {
     None,
     /// Returns of the store to older data, with clients that repeat old calls.
     DataLoss,
+    /// Promotions of servers with older data and other clocks, with leases that a limit of spans
+    /// cuts.
+    Promotions,
 }
 
 /// Actions that only some plans have, because their effects excuse much.
@@ -44,6 +53,15 @@ struct Features {
     has_operator: bool,
     /// Leases have `at_least`, and operators close and open locks.
     has_closures: bool,
+}
+
+impl Features {
+    const fn ttl_max_ms(self) -> u64 {
+        match self.emphasis {
+            Emphasis::None | Emphasis::DataLoss => TTL_MAX_MS,
+            Emphasis::Promotions => LONG_TTL_MAX_MS,
+        }
+    }
 }
 
 /// Something that happens at a time.
@@ -161,6 +179,16 @@ pub enum FaultPlan {
     DataLoss {
         age_ms: Option<u64>,
     },
+    /// Another server serves, with the records of `age_ms` ago and a clock that differs by
+    /// `clock_ms`. It grants nothing until the longest span under the limit of spans has passed.
+    Promotion {
+        age_ms: u64,
+        clock_ms: i64,
+    },
+    /// The limit of spans begins to change.
+    SpanLimit {
+        limit_ms: u64,
+    },
     /// The store executes nothing.
     Stall {
         for_ms: u64,
@@ -197,11 +225,14 @@ impl Plan {
         let features = Features {
             has_operator: random.gen_bool(0.25),
             emphasis: match random.gen_bool(0.25) {
+                _ if seed % 8 == 5 => Emphasis::Promotions,
                 true => Emphasis::DataLoss,
                 false => Emphasis::None,
             },
             has_closures: seed % 4 == 3,
         };
+        let has_span_limit = features.emphasis == Emphasis::Promotions;
+        let span_limit_ms = has_span_limit.then(|| span_limit_ms(&mut random));
         let clients = (0..random.gen_range(5..=9)).map(|index| {
             let is_streaming = random.gen_bool(0.5);
             let kind = if is_streaming { "stream" } else { "unary" };
@@ -218,6 +249,7 @@ impl Plan {
             duration_ms,
             brokers,
             store_second_us,
+            span_limit_ms,
             clients: clients.collect(),
             faults: faults(&mut random, duration_ms, brokers, features.emphasis),
         }
@@ -229,7 +261,7 @@ fn actions(random: &mut StdRng, duration_ms: u64, features: Features) -> Vec<Pla
     let pause_max_ms = *[400, 1_500, 4_000].choose(random).expect("three");
     while at_ms < duration_ms {
         let what = match features.emphasis {
-            Emphasis::None => action(random, features),
+            Emphasis::None | Emphasis::Promotions => action(random, features),
             Emphasis::DataLoss => repeating_action(random, features),
         };
         actions.push(Planned { at_ms, what });
@@ -319,14 +351,18 @@ fn acquire(random: &mut StdRng, features: Features) -> AcquirePlan {
     let has_second = random.gen_bool(0.2) && second.lock != first.lock;
     AcquirePlan {
         targets: [Some(first), has_second.then_some(second)],
-        ttl_ms: random.gen_range(1_000..=TTL_MAX_MS),
+        ttl_ms: random.gen_range(1_000..=features.ttl_max_ms()),
         wait_ms: wait_ms(random),
         hold_ms: match random.gen_range(0..10) {
             0..6 => random.gen_range(0..500),
             6..9 => random.gen_range(500..4_000),
             _ => random.gen_range(4_000..20_000),
         },
-        is_released: random.gen_bool(0.9),
+        is_released: random.gen_bool(match features.emphasis {
+            Emphasis::None | Emphasis::DataLoss => 0.9,
+            // a client that does not renew relies on its lease for the longest time
+            Emphasis::Promotions => 0.6,
+        }),
         max_hold_ms: random.gen_bool(0.1).then(|| random.gen_range(1_000..8_000)),
         lock_delay_ms: if random.gen_bool(0.1) {
             random.gen_range(1..=LOCK_DELAY_MAX_MS)
@@ -359,6 +395,13 @@ fn target(random: &mut StdRng) -> TargetPlan {
     TargetPlan { lock, mode }
 }
 
+fn span_limit_ms(random: &mut StdRng) -> u64 {
+    let longest_ms = span_ms(LONG_TTL_MAX_MS, LOCK_DELAY_MAX_MS);
+    *[SPAN_MIN_MS, 15_000, 25_000, longest_ms]
+        .choose(random)
+        .expect("four")
+}
+
 fn wait_ms(random: &mut StdRng) -> u64 {
     match random.gen_range(0..10) {
         0..2 => 0,
@@ -384,6 +427,23 @@ fn faults(
             faults.push(Planned { at_ms, what });
             // Nothing is granted for up to 10 s.
             at_ms += random.gen_range(13_000..20_000);
+        }
+        return faults;
+    }
+    if emphasis == Emphasis::Promotions {
+        let mut at_ms = random.gen_range(5_000..20_000);
+        while at_ms < duration_ms {
+            let what = FaultPlan::SpanLimit {
+                limit_ms: span_limit_ms(random),
+            };
+            faults.push(Planned { at_ms, what });
+            at_ms += random.gen_range(ROLL_BACK_MAX_MS..20_000);
+            let what = FaultPlan::Promotion {
+                age_ms: random.gen_range(0..ROLL_BACK_MAX_MS),
+                clock_ms: random.gen_range(-3_000..=3_000),
+            };
+            faults.push(Planned { at_ms, what });
+            at_ms += random.gen_range(1_000..60_000);
         }
         return faults;
     }

@@ -21,7 +21,7 @@ use super::{
 use crate::history::{Event, Fault, Rule, Verdict, Violation, judge};
 
 /// Time after which every lease of stopped clients has expired, whatever has happened before.
-const EXPIRY: Duration = Duration::from_secs(30);
+const EXPIRY: Duration = Duration::from_secs(120);
 /// Time for which a fault may have effects after its end: messages are late, hand-offs lapse, and
 /// brokers count as silent. Longer than the time for which a new era grants nothing.
 const AFTER_EFFECTS: Duration = Duration::from_secs(10);
@@ -125,29 +125,38 @@ async fn inject(world: &Arc<World>, fault: &Planned<FaultPlan>) {
         let mut saved = SavedRecords::default();
         if let Some(age_ms) = age_ms {
             sleep_until(world.instant(fault.at_ms.saturating_sub(age_ms) * 1_000)).await;
-            saved = world.store.save();
+            saved = world.store.save().records;
         }
         sleep_until(at).await;
         world.begin(&Fault::DataLoss);
         world.store.lose_data(saved);
-        return end_later(world, Fault::DataLoss);
+        return end_later(world, Fault::DataLoss, AFTER_EFFECTS);
+    }
+    if let FaultPlan::Promotion { age_ms, clock_ms } = fault.what {
+        sleep_until(world.instant(fault.at_ms.saturating_sub(age_ms) * 1_000)).await;
+        let saved = world.store.save();
+        sleep_until(at).await;
+        world.begin(&Fault::DataLoss);
+        let quarantine = world.store.promote(saved, clock_ms);
+        return end_later(world, Fault::DataLoss, 2 * quarantine + AFTER_EFFECTS);
     }
     sleep_until(at).await;
     match fault.what {
-        FaultPlan::DataLoss { .. } => {}
+        FaultPlan::DataLoss { .. } | FaultPlan::Promotion { .. } => {}
+        FaultPlan::SpanLimit { limit_ms } => world.store.change_span_limit(limit_ms),
         FaultPlan::Stall { for_ms } => {
             world.begin(&Fault::StoreStalled);
             world.store.set_stalled(true);
             sleep(Duration::from_millis(for_ms)).await;
             world.store.set_stalled(false);
-            end_later(world, Fault::StoreStalled);
+            end_later(world, Fault::StoreStalled, AFTER_EFFECTS);
         }
         FaultPlan::Lossy { for_ms, permille } => {
             world.begin(&Fault::MessagesLost);
             world.store.set_lossy(permille);
             sleep(Duration::from_millis(for_ms)).await;
             world.store.set_lossy(0);
-            end_later(world, Fault::MessagesLost);
+            end_later(world, Fault::MessagesLost, AFTER_EFFECTS);
         }
         FaultPlan::Kill { broker, for_ms } => kill(world, broker, for_ms).await,
         FaultPlan::Pause { broker, for_ms } => {
@@ -160,7 +169,7 @@ async fn inject(world: &Arc<World>, fault: &Planned<FaultPlan>) {
             running.link.set_paused(true);
             sleep(Duration::from_millis(for_ms)).await;
             running.link.set_paused(false);
-            end_later(world, fault);
+            end_later(world, fault, AFTER_EFFECTS);
         }
         FaultPlan::Drain { broker, for_ms } => {
             let Some(running) = world.broker(broker) else {
@@ -188,10 +197,10 @@ async fn kill(world: &Arc<World>, address: usize, for_ms: u64) {
     world.start_broker(address);
 }
 
-fn end_later(world: &Arc<World>, fault: Fault) {
+fn end_later(world: &Arc<World>, fault: Fault, delay: Duration) {
     let world = Arc::clone(world);
     tokio::spawn(async move {
-        sleep(AFTER_EFFECTS).await;
+        sleep(delay).await;
         world.end(&fault);
     });
 }

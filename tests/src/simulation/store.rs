@@ -4,7 +4,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -14,12 +14,17 @@ use leasehold_server::{
     lock::{
         AcquireCommand, ActiveClosure, ActiveRecovery, Attachment, AttemptId, BrokerId,
         COMMAND_DEADLINE_MS, CloseCommand, DeploymentKey, ExpectedAttachment, FencingToken, Filter,
-        Grant, LeaseRef, LockKey, LockState, ReleaseScope, RequestHash, RevokeCommand, expiry_ms,
+        Grant, LeaseRef, LockKey, LockState, ReleaseScope, RequestHash, RevokeCommand, SPAN_MIN_MS,
+        span_ms,
     },
     store::{
         Acquired, Cancelled, Checked, Cursor, EraId, Event, LeaseReply, LimitSet, Listed, Listener,
         RecoveryState, Released, Renewal, Revoked, Store, StoreError, Touched,
-        memory::{Memory, MemoryStore, SavedRecords},
+        memory::{Memory, MemoryStore, SavedRecords, context::SpanLimit},
+        redis::{
+            era::QUARANTINE_MARGIN_MS,
+            span_limit::{SpanLimitReading, StoredSpanLimit},
+        },
     },
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -29,12 +34,15 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::plan::{LOCK_DELAY_MAX_MS, TTL_MAX_MS};
+use super::plan::{LOCK_DELAY_MAX_MS, LONG_TTL_MAX_MS, ROLL_BACK_MAX_MS, TTL_MAX_MS};
 
 /// Time after which a command without a reply fails.
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(COMMAND_DEADLINE_MS + 200);
 /// Maximum time between a loss of data and the connection of a broker to the new server.
 const RECONNECT_MAX: Duration = Duration::from_secs(1);
+/// Time that a change of the limit of spans takes at least: what a broker has read is not older when
+/// another server serves.
+const SPAN_LIMIT_CHANGE_MS: u64 = ROLL_BACK_MAX_MS + 1_000;
 /// Time of the store's clock at the start, in microseconds since 1970.
 const STARTED_US: u64 = 1_700_000_000_000_000;
 
@@ -46,10 +54,20 @@ pub struct SimulatedStore {
     /// Probability with which each message is lost, in thousandths.
     lossy_permille: AtomicU64,
     stall: Gate,
+    /// Difference of the present server's clock, in microseconds.
+    clock_offset_us: Arc<AtomicI64>,
+    span_limit: Mutex<Option<StoredSpanLimit>>,
     era: AtomicU64,
     links: Mutex<Vec<(Arc<BrokerLink>, Listener)>>,
     /// Time at which the command was sent that is now executed.
     sent: Mutex<Option<Instant>>,
+}
+
+/// What a server has saved, for a server that replaces it.
+pub struct SavedData {
+    pub records: SavedRecords,
+    /// The limit of spans at that time, as a broker has read it.
+    span_limit: Option<SpanLimitReading>,
 }
 
 /// State of one broker process, as the store and the clients see it.
@@ -119,21 +137,32 @@ type Command<T> = Arc<
 impl SimulatedStore {
     /// Returns the time of the store's clock, in milliseconds since 1970.
     pub fn now_ms(&self) -> u64 {
-        self.clock.now_us() / 1_000
+        let offset_us = self.clock_offset_us.load(Ordering::Relaxed);
+        self.clock.now_us().saturating_add_signed(offset_us) / 1_000
     }
 
     /// Creates an empty store whose faults follow from the seed, and whose clock advances by
     /// `second_us` in a second.
     #[must_use]
     pub fn new(seed: u64, second_us: u64) -> Arc<Self> {
+        let clock_offset_us = Arc::<AtomicI64>::default();
+        let offset_us = Arc::clone(&clock_offset_us);
         let key = DeploymentKey::parse(&"5a".repeat(32)).expect("64 digits");
         let clock = StoreClock {
             started: Instant::now(),
             second_us,
         };
         Arc::new(Self {
-            memory: Memory::with_clock(move || clock.now_us(), key),
+            memory: Memory::with_clock(
+                move || {
+                    let offset_us = offset_us.load(Ordering::Relaxed);
+                    clock.now_us().saturating_add_signed(offset_us)
+                },
+                key,
+            ),
             clock,
+            clock_offset_us,
+            span_limit: Mutex::default(),
             random: Mutex::new(StdRng::seed_from_u64(seed ^ 0x5707e)),
             lossy_permille: AtomicU64::new(0),
             stall: Gate::default(),
@@ -162,15 +191,75 @@ impl SimulatedStore {
     }
 
     #[must_use]
-    pub fn save(&self) -> SavedRecords {
-        self.memory.save()
+    pub fn save(&self) -> SavedData {
+        let now_ms = self.now_ms();
+        SavedData {
+            records: self.memory.save(),
+            span_limit: locked(&self.span_limit).map(|limit| limit.at(now_ms)),
+        }
+    }
+
+    /// Sets the limit of spans.
+    pub fn limit_spans(&self, limit: StoredSpanLimit) {
+        let StoredSpanLimit {
+            before_ms,
+            after_ms,
+            at_ms,
+        } = limit;
+        *locked(&self.span_limit) = Some(limit);
+        self.memory.limit_spans(SpanLimit::Changing {
+            before_ms,
+            after_ms,
+            at_ms,
+        });
+    }
+
+    /// Begins to change the limit of spans, unless it is changing.
+    pub fn change_span_limit(&self, limit_ms: u64) {
+        let (now_ms, limit) = (self.now_ms(), *locked(&self.span_limit));
+        let Some(before_ms) = limit.filter(|limit| limit.at_ms <= now_ms) else {
+            return;
+        };
+        let before_ms = before_ms.after_ms;
+        let takes_ms = match limit_ms < before_ms {
+            true => before_ms.max(SPAN_LIMIT_CHANGE_MS),
+            false => SPAN_LIMIT_CHANGE_MS,
+        };
+        self.limit_spans(StoredSpanLimit {
+            before_ms,
+            after_ms: limit_ms,
+            at_ms: now_ms + takes_ms,
+        });
     }
 
     /// Replaces the records as by a restart of the server: commands under way and events are lost,
     /// brokers reconnect, and nothing is granted until every lease has expired.
     pub fn lose_data(&self, saved: SavedRecords) {
+        let quarantine_ms = span_ms(TTL_MAX_MS, LOCK_DELAY_MAX_MS) + QUARANTINE_MARGIN_MS;
+        self.replace_server(saved, quarantine_ms);
+    }
+
+    /// Replaces the server by one with saved data and another clock. Returns the time for which it
+    /// grants nothing: the longest span under the limit of spans at the time of the data.
+    pub fn promote(&self, saved: SavedData, clock_ms: i64) -> Duration {
+        self.clock_offset_us
+            .fetch_add(clock_ms * 1_000, Ordering::Relaxed);
+        let limit = saved.span_limit.unwrap_or(SpanLimitReading {
+            covered_ms: span_ms(LONG_TTL_MAX_MS, LOCK_DELAY_MAX_MS),
+            usable_ms: SPAN_MIN_MS,
+        });
+        let quarantine_ms = limit.covered_ms + QUARANTINE_MARGIN_MS;
+        self.replace_server(saved.records, quarantine_ms);
+        self.limit_spans(StoredSpanLimit {
+            before_ms: limit.covered_ms,
+            after_ms: limit.usable_ms,
+            at_ms: self.now_ms() + quarantine_ms.max(SPAN_LIMIT_CHANGE_MS),
+        });
+        Duration::from_millis(quarantine_ms)
+    }
+
+    fn replace_server(&self, saved: SavedRecords, quarantine_ms: u64) {
         self.era.fetch_add(1, Ordering::Relaxed);
-        let quarantine_ms = expiry_ms(TTL_MAX_MS) + LOCK_DELAY_MAX_MS + 1_000;
         self.memory
             .restore(saved, Duration::from_millis(quarantine_ms));
         let mut links = locked(&self.links);

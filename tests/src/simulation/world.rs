@@ -13,6 +13,7 @@ use leasehold_server::{
     lock::{BrokerId, LeaseId, LockError, LockFailure, LockKey, LockName, Namespace},
     quotas::{QuotaLimits, Quotas},
     random::RandomSource,
+    store::redis::span_limit::StoredSpanLimit,
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use tokio::time::{Instant, sleep};
@@ -76,6 +77,9 @@ impl World {
             last_number: AtomicU64::new(0),
             granted: Mutex::default(),
         };
+        if let Some(limit_ms) = plan.span_limit_ms {
+            world.store.limit_spans(StoredSpanLimit::constant(limit_ms));
+        }
         for address in 0..brokers {
             world.start_broker(address);
         }
