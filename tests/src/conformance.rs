@@ -22,4 +22,5 @@ pub mod sharing;
 pub mod silent_brokers;
 pub mod span_limits;
 pub mod streams;
+pub mod token_floors;
 pub mod watches;

@@ -98,6 +98,7 @@ impl fmt::Display for Difference {
                 broker,
                 era,
                 span_limit,
+                token_floor,
                 ..
             } = step;
             let late = if step.not_after_ms < now_us / 1_000 {
@@ -107,7 +108,7 @@ impl fmt::Display for Difference {
             };
             writeln!(
                 f,
-                "{now_us} {broker} {era:?} {span_limit:?}{late} {:?}\n    {result:?}",
+                "{now_us} {broker} {era:?} {span_limit:?} {token_floor:?}{late} {:?}\n    {result:?}",
                 step.verb
             )?;
         }

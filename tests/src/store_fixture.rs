@@ -21,7 +21,8 @@ use async_trait::async_trait;
 use leasehold_server::{
     lock::{
         AcquireCommand, ActiveClosure, BrokerId, CloseCommand, Contention, ExpectedAttachment,
-        Grant, LeaseBinding, LeaseRef, LockKey, LockName, LockState, Namespace, ReleaseScope,
+        FencingToken, Grant, LeaseBinding, LeaseRef, LockKey, LockName, LockState, Namespace,
+        ReleaseScope,
     },
     store::{
         Acquired, Cancelled, Event, LeaseReply, LimitSet, Released, Renewal, Store, StoreError,
@@ -85,6 +86,10 @@ trait Backend: Send + Sync {
     /// Sets the limit of the spans of leases.
     async fn limit_spans(&self, _limit: SpanLimit) {
         panic!("the eras of this store do not limit spans");
+    }
+    /// Sets the token that each further grant of the lock exceeds.
+    async fn set_token_floor(&self, _lock: &LockKey, _floor: FencingToken) {
+        panic!("the eras of this store have no floor of tokens");
     }
     /// Checks the invariants of the store after each behaviour.
     async fn check_invariants(&self);
@@ -191,6 +196,14 @@ impl StoreFixture {
             at_ms: self.store_time_ms().await + in_ms,
         };
         self.backend.limit_spans(limit).await;
+    }
+
+    /// Sets the floor of tokens to the time of the store in `in_ms`, and returns it.
+    pub async fn set_token_floor(&self, in_ms: u64) -> FencingToken {
+        let floor_us = (self.store_time_ms().await + in_ms) * 1_000;
+        let floor = FencingToken::new(floor_us).expect("below the largest token");
+        self.backend.set_token_floor(&self.lock, floor).await;
+        floor
     }
 
     /// Returns the connection of broker `n`.

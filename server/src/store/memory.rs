@@ -57,6 +57,7 @@ pub struct Memory {
     clock: Clock,
     recovery: Mutex<Recovery>,
     span_limit: Mutex<SpanLimit>,
+    token_floor: Mutex<Option<FencingToken>>,
     key: DeploymentKey,
     state: Mutex<State>,
 }
@@ -114,6 +115,7 @@ impl Memory {
         Arc::new(Self {
             clock: Box::new(clock),
             span_limit: Mutex::new(SpanLimit::None),
+            token_floor: Mutex::default(),
             recovery: Mutex::new(Recovery {
                 cause: None,
                 since_ms: None,
@@ -139,6 +141,11 @@ impl Memory {
     /// Sets the limit of the spans of leases.
     pub fn limit_spans(&self, limit: SpanLimit) {
         *self.span_limit.lock() = limit;
+    }
+
+    /// Sets the token that each further grant exceeds.
+    pub fn set_token_floor(&self, floor: FencingToken) {
+        *self.token_floor.lock() = Some(floor);
     }
 
     fn grant_nothing_for(&self, quarantine: Duration, cause: RecoveryCause) {
@@ -221,6 +228,7 @@ impl MemoryStore {
             not_after_ms: u64::MAX,
             grants: Grants::NotBefore(self.memory.recovery.lock().until_ms),
             span_limit: *self.memory.span_limit.lock(),
+            token_floor: *self.memory.token_floor.lock(),
             bounds: Bounds::default(),
         }
     }

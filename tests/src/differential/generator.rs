@@ -73,6 +73,9 @@ pub struct Generator {
     /// True if the eras have limits of spans.
     limits_spans: bool,
     span_limit: SpanLimit,
+    /// True if the eras have floors of tokens.
+    has_token_floors: bool,
+    token_floor: Option<FencingToken>,
     kind: ModeMix,
     era: Era,
     /// Current calls. A call is replaced by a new one now and then.
@@ -109,6 +112,8 @@ impl Generator {
             votes: seed % VOTING_INTERVAL == 3,
             limits_spans: matches!(seed % 16, 2 | 6 | 10 | 11 | 14),
             span_limit: SpanLimit::None,
+            has_token_floors: matches!(seed % 16, 1 | 3 | 9),
+            token_floor: None,
             kind: [
                 ModeMix::Exclusive,
                 ModeMix::SharedAndExclusive,
@@ -143,6 +148,9 @@ impl Generator {
         if self.limits_spans && self.rng.gen_bool(0.2) {
             self.span_limit = self.draw_span_limit();
         }
+        if self.has_token_floors && self.rng.gen_bool(0.1) {
+            self.token_floor = self.draw_token_floor();
+        }
         let touches = if self.has_steady_toucher { 44 } else { 14 };
         let which = self.rng.gen_range(0..NON_TOUCH_DRAWS + touches);
         self.has_stopped_broker |= self.has_steady_toucher && self.rng.gen_bool(0.05);
@@ -164,6 +172,7 @@ impl Generator {
             },
             era,
             span_limit: self.span_limit,
+            token_floor: self.token_floor,
             notifies_release: self.votes && self.rng.gen_bool(0.8),
             verb,
         }
@@ -303,8 +312,7 @@ impl Generator {
     /// Returns a proposal, often at a bound of the tokens that the node accepts.
     fn vote(&mut self) -> Vote {
         let skew_us = MAX_CLOCK_SKEW_MS * 1_000;
-        let newest = self.leases.iter().map(|lease| lease.fencing_token.get());
-        let newest = newest.max().unwrap_or(self.now_us);
+        let newest = self.newest_token();
         let token = match self.rng.gen_range(0..20) {
             0..2 => 0,
             2..5 => newest,
@@ -322,6 +330,12 @@ impl Generator {
             notify: [NotifyMode::Never, NotifyMode::IfHeld, NotifyMode::Always]
                 [self.rng.gen_range(0..3)],
         }
+    }
+
+    /// Returns the largest token that was granted, or the time if there is none.
+    fn newest_token(&self) -> u64 {
+        let tokens = self.leases.iter().map(|lease| lease.fencing_token.get());
+        tokens.max().unwrap_or(self.now_us)
     }
 
     fn acquire(&mut self) -> AcquireCommand {

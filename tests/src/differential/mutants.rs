@@ -18,7 +18,7 @@ const fn mutant(name: &'static str, right: &'static str, wrong: &'static str) ->
     Mutant { name, right, wrong }
 }
 
-pub const MUTANTS: [Mutant; 115] = [
+pub const MUTANTS: [Mutant; 118] = [
     mutant(
         "a release does not compare the lease",
         "local h = load_lease(lease)\n  if h and h.token == token and is_on_other_stream",
@@ -56,8 +56,23 @@ pub const MUTANTS: [Mutant; 115] = [
     ),
     mutant(
         "tokens follow the clock back",
-        "last_token = math.max(last_token + 1, now_us)",
-        "last_token = now_us",
+        "last_token = math.max(last_token + 1, now_us, token_floor + 1)",
+        "last_token = math.max(now_us, token_floor + 1)",
+    ),
+    mutant(
+        "the floor of tokens is ignored",
+        "now_us, token_floor + 1)",
+        "now_us)",
+    ),
+    mutant(
+        "a token is equal to the floor",
+        "now_us, token_floor + 1)",
+        "now_us, token_floor)",
+    ),
+    mutant(
+        "tokens follow the floor back",
+        "math.max(last_token + 1, now_us, token_floor + 1)",
+        "math.max(now_us, token_floor > 0 and token_floor + 1 or last_token + 1)",
     ),
     mutant(
         "a new call passes the queue",

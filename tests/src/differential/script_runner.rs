@@ -279,6 +279,10 @@ fn era_text(step: &Step) -> Option<String> {
         Era::Other => "another|0|2|fields".to_owned(),
         Era::Absent => return None,
     };
+    let era = match step.token_floor {
+        Some(floor) => format!("{era}|token:{}", floor.get()),
+        None => era,
+    };
     Some(match step.span_limit {
         SpanLimit::Changing {
             before_ms,

@@ -60,6 +60,8 @@ pub struct Step {
     pub era: Era,
     /// Limit of spans in that era.
     pub span_limit: SpanLimit,
+    /// Token in that era that each grant exceeds.
+    pub token_floor: Option<FencingToken>,
     /// True if a command that frees the lock notifies the brokers that wait for it: at a node of a
     /// RedLock store.
     pub notifies_release: bool,
@@ -253,6 +255,7 @@ impl Step {
                 Era::Absent => SpanLimit::Min,
                 Era::Verified | Era::Recovering | Era::Other => self.span_limit,
             },
+            token_floor: self.token_floor,
             bounds: LOW_BOUNDS,
         };
         let reply = self.verb.execute(record, &context);

@@ -129,6 +129,7 @@ impl ModelStore {
                 false => Grants::Never,
             },
             span_limit: SpanLimit::None,
+            token_floor: None,
             bounds,
         };
         let record = &mut records[usize::from(step.lock)];

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use async_trait::async_trait;
 use futures::future::join_all;
 use leasehold_server::{
-    lock::{BrokerId, LockKey},
+    lock::{BrokerId, FencingToken, LockKey},
     store::{
         Store,
         redis::{era::EraBounds, scripts::Scripts},
@@ -17,11 +17,14 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     Backend, InitialState,
-    redis::CLOCK_LINE,
+    redis::{CLOCK_LINE, replace_era_field},
     skewed_store::{Skew, SkewedStore},
 };
 use crate::{
-    cluster::shared::{cluster_config, master_of, shared_cluster},
+    cluster::{
+        deployment::slot_of,
+        shared::{cluster_config, master_of, shared_cluster},
+    },
     redis::connection::RedisConnection,
 };
 
@@ -103,6 +106,17 @@ impl Backend for ClusterBackend {
 
     fn quarantine_ms(&self) -> u64 {
         EraBounds::default().quarantine_ms()
+    }
+
+    async fn set_token_floor(&self, lock: &LockKey, floor: FencingToken) {
+        let lock_key = format!("{}{}", self.prefix, lock.encoded());
+        let mut connection = open(master_of(&lock_key)).await;
+        let eras = format!("{}era{{", self.prefix);
+        let eras = connection.keys_with_pttl(&eras).await;
+        let mut keys = eras.into_iter().map(|(key, _)| key);
+        let key = keys.find(|key| slot_of(key) == slot_of(&lock_key));
+        let key = key.expect("the slot has an era");
+        replace_era_field(&mut connection, &key, "token:", &floor.get().to_string()).await;
     }
 
     /// Asserts that every key except the eras has a time to live, so that no key remains for later

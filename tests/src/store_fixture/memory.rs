@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use leasehold_server::{
-    lock::{BrokerId, LockKey},
+    lock::{BrokerId, FencingToken, LockKey},
     store::{
         Store,
         memory::{Memory, context::SpanLimit},
@@ -54,6 +54,10 @@ impl Backend for MemoryBackend {
 
     async fn limit_spans(&self, limit: SpanLimit) {
         self.memory.limit_spans(limit);
+    }
+
+    async fn set_token_floor(&self, _lock: &LockKey, floor: FencingToken) {
+        self.memory.set_token_floor(floor);
     }
 
     async fn check_invariants(&self) {

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, sync::Arc};
 
 use async_trait::async_trait;
 use leasehold_server::{
-    lock::{BrokerId, LockKey},
+    lock::{BrokerId, FencingToken, LockKey},
     store::{
         Store,
         memory::context::SpanLimit,
@@ -95,6 +95,20 @@ not_after = not_after + skew
     })
 }
 
+/// Removes a field from the era under `key`, and adds it at the end with another value.
+pub(super) async fn replace_era_field(
+    connection: &mut RedisConnection,
+    key: &str,
+    name: &str,
+    value: &str,
+) {
+    let era = connection.must(&["GET", key]).await;
+    let fields = era.text().split('|');
+    let fields: Vec<_> = fields.filter(|field| !field.starts_with(name)).collect();
+    let era = format!("{}|{name}{value}", fields.join("|"));
+    connection.must(&["SET", key, &era]).await;
+}
+
 #[async_trait]
 impl Backend for RedisBackend {
     async fn connect(&self, broker: BrokerId) -> Arc<dyn Store> {
@@ -139,21 +153,24 @@ impl Backend for RedisBackend {
 
     /// Replaces the limit at the end of the era.
     async fn limit_spans(&self, limit: SpanLimit) {
-        let key = format!("{}era", self.config.key_prefix);
-        let mut connection = self.connection.lock().await;
-        let era = connection.must(&["GET", &key]).await;
-        let fields = era.text().split('|');
-        let fields: Vec<_> = fields.filter(|field| !field.starts_with("span:")).collect();
-        let mut era = fields.join("|");
-        if let SpanLimit::Changing {
+        let SpanLimit::Changing {
             before_ms,
             after_ms,
             at_ms,
         } = limit
-        {
-            era.push_str(&format!("|span:{before_ms}:{after_ms}:{at_ms}"));
-        }
-        connection.must(&["SET", &key, &era]).await;
+        else {
+            panic!("{limit:?} is not a limit of an era");
+        };
+        let key = format!("{}era", self.config.key_prefix);
+        let value = format!("{before_ms}:{after_ms}:{at_ms}");
+        let mut connection = self.connection.lock().await;
+        replace_era_field(&mut connection, &key, "span:", &value).await;
+    }
+
+    async fn set_token_floor(&self, _lock: &LockKey, floor: FencingToken) {
+        let key = format!("{}era", self.config.key_prefix);
+        let mut connection = self.connection.lock().await;
+        replace_era_field(&mut connection, &key, "token:", &floor.get().to_string()).await;
     }
 
     /// Asserts that every key except the era and the deployment key has a time to live.

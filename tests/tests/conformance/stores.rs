@@ -4,7 +4,7 @@ use leasehold_tests::{
     conformance::{
         added_locks, attempts, closures, hand_offs, inspection, known_mistakes, lease_ends,
         lease_options, leases, limits, listing, queue, recovery, reentry, repeats, revocation,
-        seeds, semaphores, sharing, silent_brokers, span_limits, streams, watches,
+        seeds, semaphores, sharing, silent_brokers, span_limits, streams, token_floors, watches,
     },
     store_fixture::{InitialState, StoreFixture},
 };
@@ -54,6 +54,12 @@ macro_rules! on_every_store {
 }
 
 on_every_store! {
+    Trusted token_floors {
+        a_grant_has_a_larger_token_than_the_floor
+        a_hand_off_has_a_larger_token_than_the_floor
+        a_record_is_kept_until_the_clock_has_passed_its_last_token
+        a_floor_that_the_clock_has_passed_has_no_effect
+    }
     Trusted lease_ends {
         an_expiry_is_reported_once_to_the_broker_that_detected_it
         a_release_is_not_reported_as_a_lease_end

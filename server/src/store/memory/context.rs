@@ -3,8 +3,9 @@
 
 use crate::{
     lock::{
-        ATTEMPTS_MAX, BrokerId, CUT_TTL_MIN_MS, ENTRIES_MAX, EXPIRED_MAX, HOLDERS_MAX,
-        RELEASED_MAX, SPAN_MIN_MS, SPAN_RETRY_MS, TOMBSTONES_MAX, WAITERS_MAX, cut_ttl_ms, span_ms,
+        ATTEMPTS_MAX, BrokerId, CUT_TTL_MIN_MS, ENTRIES_MAX, EXPIRED_MAX, FencingToken,
+        HOLDERS_MAX, RELEASED_MAX, SPAN_MIN_MS, SPAN_RETRY_MS, TOMBSTONES_MAX, WAITERS_MAX,
+        cut_ttl_ms, span_ms,
     },
     store::Rejected,
 };
@@ -21,6 +22,8 @@ pub struct Context {
     /// Permission of the era to grant locks.
     pub grants: Grants,
     pub span_limit: SpanLimit,
+    /// Token of an earlier era that is ahead of the store's clock. Each grant has a larger one.
+    pub token_floor: Option<FencingToken>,
     pub bounds: Bounds,
 }
 
@@ -118,6 +121,12 @@ impl Default for Bounds {
 impl Context {
     pub(super) fn now(&self) -> u64 {
         self.now_us / 1_000
+    }
+
+    /// Returns the token of a grant. `last` is the previous token of the lock, or 0 if there is none.
+    pub(super) fn token_after(&self, last: u64) -> FencingToken {
+        let floor = self.token_floor.map_or(0, FencingToken::get);
+        FencingToken::after(last.max(floor), self.now_us)
     }
 
     pub(super) fn check_deadline(&self) -> Result<(), Rejected> {

@@ -91,7 +91,7 @@ impl Record {
         waiter: Waiter,
         queue_sequence: Option<u64>,
     ) -> FencingToken {
-        let fencing_token = FencingToken::after(self.last_fencing_token, context.now_us);
+        let fencing_token = context.token_after(self.last_fencing_token);
         self.grant_with_token(context, waiter, queue_sequence, fencing_token);
         fencing_token
     }

@@ -334,7 +334,9 @@ impl Record {
         let last = now_ms
             .max(self.holders.latest_ms())
             .max(self.queue.until_ms())
-            .max(self.closed_until_ms());
+            .max(self.closed_until_ms())
+            // Without its record the next token would be the time, which may still be smaller.
+            .max(self.last_fencing_token / 1_000);
         self.set_limit
             .is_none()
             .then_some(last + IDLE_RECORD_TTL_MS)

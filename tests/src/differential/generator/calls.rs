@@ -3,8 +3,8 @@
 use leasehold_server::{
     lock::{
         AcquireCommand, ArgumentsHash, Attachment, AttemptId, CloseCommand, ExpectedAttachment,
-        LeaseBinding, LeaseId, LeaseOptions, Mode, Owner, RequestHash, RevokeCommand, RevokeMode,
-        StreamId, TraceParent, Ttl,
+        FencingToken, LeaseBinding, LeaseId, LeaseOptions, Mode, Owner, RequestHash, RevokeCommand,
+        RevokeMode, StreamId, TraceParent, Ttl,
     },
     store::memory::context::SpanLimit,
 };
@@ -95,6 +95,17 @@ impl Generator {
                 at_ms,
             },
         }
+    }
+
+    /// Returns no floor of tokens, or one near the time or the newest token.
+    pub(super) fn draw_token_floor(&mut self) -> Option<FencingToken> {
+        let base = match self.rng.gen_bool(0.5) {
+            true => self.now_us,
+            false => self.newest_token(),
+        };
+        let ahead_us = [0, 1, 700, 2_000_000, 30_000_000][self.rng.gen_range(0..5)];
+        let floor = FencingToken::new(base + ahead_us - 1);
+        floor.filter(|_| self.rng.gen_bool(0.8))
     }
 
     pub(super) fn attachment(&mut self) -> Attachment {

@@ -40,6 +40,7 @@ impl Lock {
                 not_after_ms: u64::MAX,
                 grants: Grants::NotBefore(0),
                 span_limit: SpanLimit::None,
+                token_floor: None,
                 bounds,
             },
             calls: BTreeMap::new(),
@@ -67,6 +68,7 @@ impl Lock {
                     at_ms,
                 };
             }
+            ["floor", token] => self.context.token_floor = FencingToken::new(number(token)),
             ["acquire", name, ref options @ ..] => {
                 let call = self.call(name, options);
                 let acquired = self.record.acquire(&context, &call);
@@ -514,6 +516,20 @@ rules! {
         after 65000
         renew a => ttl: Ttl(10000)
         acquire c wait=0 => remaining_ms: 12250
+    "
+    a_token_is_larger_than_the_floor: "
+        floor 1000000000500
+        acquire a => fencing_token: FencingToken(1000000000501)
+        acquire b
+        release a => to: b
+        get => last_fencing_token: 1000000000502
+        after 1
+        release b
+        acquire c => fencing_token: FencingToken(1000000001000)
+    "
+    a_proposed_token_does_not_depend_on_the_floor: "
+        floor 1000000000500
+        vote a 1000000000400 => fencing_token: FencingToken(1000000000400)
     "
     a_short_span_is_not_cut: "
         limit 0/0 0

@@ -2,7 +2,7 @@
 -- the store lost data: no repeated request, no re-entry, no claim.
 
 -- Returns the milliseconds until grants are allowed, or -1 if this era never allows them.
-local closed_ms, is_moving, grants_from_ms, era_text
+local closed_ms, is_moving, grants_from_ms, era_text, token_floor
 local function ms_until_grants()
   if not closed_ms then
     local era = era_key and call('GET', era_key)
@@ -19,6 +19,9 @@ local function ms_until_grants()
     local id, before = string.match(era_text or '', '^([^|]*)|(%d+)|')
     grants_from_ms = id == era_id and tonumber(before)
     closed_ms = grants_from_ms and math.max(grants_from_ms - now, 0) or -1
+    -- few eras have a floor, so no pattern searches for its digits
+    local _, at = string.find(era_text or '', '|token:', 1, true)
+    token_floor = at and tonumber(string.match(era_text, '^%d+', at + 1)) or 0
   end
   -- a lock without a record here may exist on the server to which the slot is moving
   return is_moving and last_token == 0 and -1 or closed_ms

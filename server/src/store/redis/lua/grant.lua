@@ -48,9 +48,10 @@ local function grant_fields(h)
 end
 
 -- Grants the lock. All grants are made here. With `position` the grant is provisional and returns
--- to that queue position if it lapses. With `token` the grant has that token.
+-- to that queue position if it lapses. With `token` the grant has that token. The era was read
+-- before, because it must allow grants.
 local function grant(w, position, token)
-  last_token = math.max(last_token + 1, now_us)
+  last_token = math.max(last_token + 1, now_us, token_floor + 1)
   if token then last_token = token end
   changed.f = int(last_token)
   if closed_until > 0 then closed_until, changed.c = 0, false end

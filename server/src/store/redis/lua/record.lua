@@ -37,7 +37,8 @@ end
 -- without a TTL gets one from the same command, unless it has a set limit, which is kept until it is
 -- removed.
 local function save()
-  local h, last = holders, math.max(now, holders.latest, queue.until_ms, closed_until)
+  -- without its record the next token would be the time, which may still be smaller
+  local h, last = holders, math.max(now, holders.latest, queue.until_ms, closed_until, last_token / 1000)
   if #events > 0 then publish_changes() end
   if math.max(last, last_token) >= 2^53 then unreadable('a number that is none') end
   if is_queue_touched then
