@@ -15,6 +15,7 @@ mod former_master;
 pub(crate) mod fuzzing;
 mod health_check;
 pub mod init;
+mod largest_token;
 pub(super) mod listing;
 pub mod location;
 mod log_throttle;
@@ -230,6 +231,7 @@ impl RedisStore {
             self.emit(Event::Moved(lock.clone(), moved));
         }
         for hand_off in node.mark_provisional(hand_offs) {
+            self.topology.record_token(lock, hand_off.fencing_token);
             if hand_off.broker == self.broker {
                 self.emit(Event::HandOff(lock.clone(), hand_off, Some(sent)));
             }
@@ -252,7 +254,9 @@ impl Store for RedisStore {
             acquire.options.lock_delay_ms,
         ));
         let (route, mut acquired) = self.call_on_node(&call).await?;
-        if let Acquired::Granted(_) = acquired {
+        if let Acquired::Granted(grant) = &acquired {
+            self.topology
+                .record_token(&acquire.lock, grant.fencing_token);
             route.node.replicated().await?;
         }
         if let Acquired::Queued {
@@ -274,6 +278,7 @@ impl Store for RedisStore {
         let (route, renewed) = self.call_on_node(&call).await?;
         if let Ok(grant) = &renewed {
             self.topology.record_span(grant.span_ms);
+            self.topology.record_token(&lease.lock, grant.fencing_token);
             route.node.replicated().await?;
         }
         Ok(renewed)
@@ -284,7 +289,11 @@ impl Store for RedisStore {
         lease: &LeaseRef,
         to: Attachment,
     ) -> Result<LeaseReply<Grant>, StoreError> {
-        self.call(&calls::attach(lease, to)).await
+        let attached = self.call(&calls::attach(lease, to)).await?;
+        if let Ok(grant) = &attached {
+            self.topology.record_token(&lease.lock, grant.fencing_token);
+        }
+        Ok(attached)
     }
 
     async fn release(
@@ -314,6 +323,9 @@ impl Store for RedisStore {
             touched.held.extend(more.held);
             touched.rejoin |= more.rejoin;
             touched.more_from = more.more_from;
+        }
+        for hand_off in &touched.held {
+            self.topology.record_token(lock, hand_off.fencing_token);
         }
         subscribe_to_hand_offs(&route.node, lock, &mut touched.next_event_ms).await;
         Ok(Touched {

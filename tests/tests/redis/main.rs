@@ -10,6 +10,7 @@ mod waits {
     mod gate;
     mod moved_address;
     mod recovery;
+    mod token_floor;
 }
 
 mod access;

@@ -49,7 +49,7 @@ use super::{
     supervisor::{NodeEvent, Subscription, Supervisor, SupervisorConfig},
 };
 use crate::{
-    lock::{ActiveRecovery, LockKey},
+    lock::{ActiveRecovery, FencingToken, LockKey},
     store::StoreError,
 };
 
@@ -143,6 +143,7 @@ impl Router {
                 channel,
                 slots: Some(slots),
                 span_use: Arc::default(),
+                largest_token: Arc::default(),
             },
             log_throttle: LogThrottle::default(),
             tasks: tasks.clone(),
@@ -248,6 +249,13 @@ impl Router {
             slot_era: Some((era_id, tag_of(call.slot))),
             mode,
         })
+    }
+
+    /// Records the token of a grant, for the floor of tokens of the slot's next era.
+    pub(super) fn record_token(&self, lock: &LockKey, token: FencingToken) {
+        if let Some(slots) = &self.plan.slots {
+            slots.history.record_token(slot_of(lock), token);
+        }
     }
 
     /// Returns the recovery of the lock's slot at its master.

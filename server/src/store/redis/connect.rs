@@ -23,6 +23,7 @@ use super::{
     era_decision::KnownState,
     era_sync::sync_era,
     former_master::{ConfirmationPause, ServerProcesses},
+    largest_token::LargestToken,
     location::{Address, SentinelView},
     node::{Node, NodeEras, VerifiedParts},
     replication,
@@ -47,6 +48,8 @@ pub(super) struct NodePlan {
     pub(super) slots: Option<SlotContext>,
     /// The spans in use by this broker.
     pub(super) span_use: Arc<SpanUse>,
+    /// The largest token of a store with one era. In a cluster each slot has its own.
+    pub(super) largest_token: Arc<LargestToken>,
 }
 
 /// The connections of a node. Dropping them fails every call in flight.
@@ -153,6 +156,7 @@ pub(super) async fn open(
     ensure_not_silent(&last_reply, endpoint).await?;
     let (eras, key, era_sync) = match &plan.slots {
         None => {
+            known_state.record_token(plan.largest_token.get());
             let settled = sync_era(&checked.server, known_state).await?;
             (NodeEras::One(Box::new(settled.era)), settled.key, None)
         }

@@ -2,7 +2,9 @@
 //! it may grant.
 
 use super::{scripts::SCHEMA, span_limit::StoredSpanLimit};
-use crate::lock::{BrokerId, DeploymentKey, Recovery, RecoveryCause, SPAN_MIN_MS, span_ms};
+use crate::lock::{
+    BrokerId, DeploymentKey, FencingToken, Recovery, RecoveryCause, SPAN_MIN_MS, span_ms,
+};
 
 /// Longest times that the brokers of a deployment allow, from which the quarantine follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +61,9 @@ pub struct Era {
     pub is_moving: bool,
     /// The limit of spans. `None` if the store has no such limit.
     pub span_limit: Option<StoredSpanLimit>,
+    /// Token of an earlier era that each grant exceeds. `None` if the time of the Redis clock is
+    /// larger than all earlier tokens.
+    pub token_floor: Option<FencingToken>,
     /// The period without grants with which the era began. `None` if there was none, or if an
     /// earlier version wrote the era.
     pub quarantine: Option<Quarantine>,
@@ -100,6 +105,8 @@ const FORMER: &str = "former:";
 /// Prefixes of the fields of the quarantine (era.lua).
 const CAUSE: &str = "cause:";
 const SINCE: &str = "since:";
+/// Prefix of the field with the floor of tokens (era.lua, era_check.lua).
+const TOKEN: &str = "token:";
 /// Run id of an unknown former master.
 const UNKNOWN: &str = "*";
 
@@ -192,6 +199,7 @@ impl Era {
             former: None,
             is_moving: false,
             span_limit: None,
+            token_floor: None,
             quarantine: None,
         }
     }
@@ -230,6 +238,7 @@ impl Era {
             former: None,
             is_moving: false,
             span_limit: None,
+            token_floor: None,
             quarantine: None,
         };
         // Later versions append fields without a new schema.
@@ -238,6 +247,10 @@ impl Era {
             former: more.iter().find_map(|field| FormerMaster::parse(field)),
             is_moving: more.contains(&MOVING),
             span_limit: more.iter().find_map(|field| StoredSpanLimit::parse(field)),
+            token_floor: more.iter().find_map(|field| {
+                let token = field.strip_prefix(TOKEN)?.parse().ok()?;
+                FencingToken::new(token)
+            }),
             quarantine: Quarantine::parse(&more),
             ..era
         })
@@ -252,8 +265,9 @@ impl Era {
         }
     }
 
-    /// Returns the stored text after `no_grants_before`. The script computes that time, and the
-    /// former master. For a new quarantine it also appends the fields of that, and the limit of spans.
+    /// Returns the stored text after `no_grants_before`. The script computes that time, and appends
+    /// the former master and the floor of tokens. For a new quarantine it also appends the fields of
+    /// that, and the limit of spans.
     pub fn fields_after_time(&self) -> String {
         let mut fields = format!(
             "{SCHEMA}|{}|{}|{}|{}|{}|{}|{}",
@@ -357,6 +371,14 @@ mod tests {
         assert_eq!(
             Era::parse(&format!("{text}|span:12250:12250:0")),
             Ok(limited)
+        );
+        let with_floor = Era {
+            token_floor: FencingToken::new(1_795_000_000_000_001),
+            ..era.clone()
+        };
+        assert_eq!(
+            Era::parse(&format!("{text}|token:1795000000000001")),
+            Ok(with_floor)
         );
         let until_ms = 1_795_000_012_000;
         for process in [

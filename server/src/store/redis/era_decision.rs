@@ -7,7 +7,7 @@ use super::{
     },
     span_limit::{LastSpanLimit, SpanLimitReading, SpanLimitTerms, StoredSpanLimit},
 };
-use crate::lock::{DeploymentKey, RecoveryCause, SPAN_MIN_MS};
+use crate::lock::{DeploymentKey, FencingToken, RecoveryCause, SPAN_MIN_MS};
 
 /// Values found in the store.
 #[derive(Debug, Clone, Default)]
@@ -51,6 +51,10 @@ pub struct KnownState {
     pub doubted: Option<Box<str>>,
     /// The limit of spans that was read last.
     pub span_limit: LastSpanLimit,
+    /// The id of the era that was agreed last. This process has served in no other era since.
+    pub last_era: Option<Box<str>>,
+    /// The largest token of a grant in any era, or a larger floor of an era.
+    pub largest_token: Option<FencingToken>,
 }
 
 /// The decision about the era of a store.
@@ -142,6 +146,13 @@ impl KnownState {
     pub fn remember(&mut self, era: &Era) {
         self.bounds = Some(self.bounds.unwrap_or(era.bounds).max(era.bounds));
         self.no_grants_before_ms = self.no_grants_before_ms.max(era.no_grants_before_ms);
+        self.last_era = Some(era.id.as_str().into());
+        self.record_token(era.token_floor);
+    }
+
+    /// Records the token of a grant or the floor of an era, if there is one.
+    pub fn record_token(&mut self, token: Option<FencingToken>) {
+        self.largest_token = self.largest_token.max(token);
     }
 }
 
@@ -188,6 +199,7 @@ fn decide_with_era(
         return Ok(EraDecision::Write(Box::new(EraWrite {
             era: Era {
                 no_grants_before_ms: known_state.no_grants_before_ms.max(era.no_grants_before_ms),
+                token_floor: era.token_floor.max(known_state.largest_token),
                 ..Era::new(server, own.bounds, &key, source(own))
             },
             quarantine: Some(quarantine(
@@ -203,12 +215,14 @@ fn decide_with_era(
         })));
     }
     let bounds = era.bounds.max(own.bounds);
-    if bounds == era.bounds && !store_key {
+    let token_floor = era.token_floor.max(unrecorded_token(era, known_state));
+    if bounds == era.bounds && !store_key && token_floor == era.token_floor {
         return Ok(EraDecision::Adopt(key));
     }
     Ok(EraDecision::Write(Box::new(EraWrite {
         era: Era {
             bounds,
+            token_floor,
             former: None,
             ..era.clone()
         },
@@ -238,6 +252,7 @@ fn decide_without_era(
     EraDecision::Write(Box::new(EraWrite {
         era: Era {
             no_grants_before_ms: known_state.no_grants_before_ms,
+            token_floor: known_state.largest_token,
             span_limit: own
                 .span_limit
                 .filter(|_| never_used)
@@ -257,6 +272,15 @@ fn decide_without_era(
         key,
         store_key,
     }))
+}
+
+/// Returns the largest token of this process if it may exceed tokens that the era allows: another
+/// broker wrote the era, and the clock of its server is behind.
+fn unrecorded_token(era: &Era, known_state: &KnownState) -> Option<FencingToken> {
+    let has_served = known_state.last_era.as_deref() == Some(era.id.as_str());
+    let smallest = era.no_grants_before_ms.saturating_mul(1_000);
+    let largest = known_state.largest_token;
+    largest.filter(|token| !has_served && token.get() >= smallest)
 }
 
 /// Returns the reason why the era that was found ends.

@@ -194,6 +194,8 @@ impl PendingEra {
         args.extend(limit_args.map(Value::from));
         let not_after = self.not_after_ms.map(|ms| ms.to_string());
         args.push(not_after.unwrap_or_default().into());
+        let token_floor = era.token_floor.map(|token| token.get().to_string());
+        args.push(token_floor.unwrap_or_default().into());
         Command { keys, args }
     }
 }
@@ -302,6 +304,13 @@ async fn write_era(
         );
     } else {
         info!(era = era.id, "{name} has an era written by this broker");
+    }
+    if let Some(token_floor) = era.token_floor {
+        info!(
+            era = era.id,
+            token_floor = token_floor.get(),
+            "{name} continues the fencing tokens of an earlier era, whose clock was ahead"
+        );
     }
     Ok(Some(SyncedEra {
         era,

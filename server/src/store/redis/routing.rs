@@ -14,7 +14,7 @@ use super::{
     supervisor::Supervisor,
 };
 use crate::{
-    lock::{ActiveRecovery, LockKey},
+    lock::{ActiveRecovery, FencingToken, LockKey},
     store::{RecoveryState, Rejected, StoreError},
 };
 
@@ -144,6 +144,14 @@ impl Topology {
     pub(super) fn record_span(&self, span_ms: u64) {
         if let Self::Single(supervisor) = self {
             supervisor.record_span(span_ms);
+        }
+    }
+
+    /// Records the token of a grant, for the floor of tokens of the next era.
+    pub(super) fn record_token(&self, lock: &LockKey, token: FencingToken) {
+        match self {
+            Self::Single(supervisor) => supervisor.record_token(token),
+            Self::Cluster(router) => router.record_token(lock, token),
         }
     }
 

@@ -19,6 +19,7 @@ use super::{
     era_decision::KnownState,
     former_master::end_pauses,
     health_check::{NodeFailure, monitor},
+    largest_token::LargestToken,
     location::{MasterResolver, SentinelViewHandle},
     node::Node,
     replication_barrier::BarrierTask,
@@ -27,7 +28,10 @@ use super::{
     span_keeper::{SpanKeeper, SpanUse},
     verify::ServerInfo,
 };
-use crate::store::{Assumption, StoreError};
+use crate::{
+    lock::FencingToken,
+    store::{Assumption, StoreError},
+};
 
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
 /// Maximum delay between two attempts to connect.
@@ -70,6 +74,7 @@ pub struct Subscription {
 pub struct Supervisor {
     current: watch::Receiver<Option<Arc<Node>>>,
     span_use: Arc<SpanUse>,
+    largest_token: Arc<LargestToken>,
 }
 
 /// The parts of a supervisor.
@@ -103,6 +108,7 @@ impl Supervisor {
     ) -> Result<Self, NodeError> {
         let wait = config.wait_for_store;
         let span_use = Arc::new(SpanUse::default());
+        let largest_token = Arc::new(LargestToken::default());
         let (mut task, current) = SupervisorTask::new(SupervisorConfig {
             finder: MasterResolver::new(&config),
             plan: NodePlan {
@@ -112,6 +118,7 @@ impl Supervisor {
                 channel: subscription.channel,
                 slots: None,
                 span_use: Arc::clone(&span_use),
+                largest_token: Arc::clone(&largest_token),
             },
             on_event: subscription.on_event,
             stop,
@@ -125,7 +132,11 @@ impl Supervisor {
             Err(error) => return Err(error),
         };
         tasks.spawn(task.run(first));
-        Ok(Self { current, span_use })
+        Ok(Self {
+            current,
+            span_use,
+            largest_token,
+        })
     }
 
     /// Opens the first node in the background, and sends the result to the receiver.
@@ -134,6 +145,7 @@ impl Supervisor {
         tasks: &TaskTracker,
     ) -> (Self, oneshot::Receiver<Result<(), NodeError>>) {
         let span_use = Arc::clone(&start.plan.span_use);
+        let largest_token = Arc::clone(&start.plan.largest_token);
         let (mut task, current) = SupervisorTask::new(start);
         let (opened, is_open) = oneshot::channel();
         tasks.spawn(async move {
@@ -153,12 +165,22 @@ impl Supervisor {
             let _ = opened.send(result);
             task.run(first).await;
         });
-        (Self { current, span_use }, is_open)
+        let supervisor = Self {
+            current,
+            span_use,
+            largest_token,
+        };
+        (supervisor, is_open)
     }
 
     /// Records the span of a call or of a lease, for the limit of spans.
     pub(super) fn record_span(&self, span_ms: u64) {
         self.span_use.record(span_ms);
+    }
+
+    /// Records the token of a grant, for the floor of tokens of the next era.
+    pub(super) fn record_token(&self, token: FencingToken) {
+        self.largest_token.record(token);
     }
 
     /// Returns the node that serves now, if there is one.

@@ -72,6 +72,8 @@ struct SyncReport {
     /// The written slots that are in quarantine, and the longest quarantine.
     quarantined: Vec<u16>,
     quarantine_ms: u64,
+    /// The written slots that have a floor of tokens.
+    with_floor: Vec<u16>,
     causes: BTreeSet<&'static str>,
     redirected: Vec<u16>,
     failed: Vec<u16>,
@@ -390,6 +392,9 @@ impl SlotEraSync {
 impl SyncReport {
     fn record_write(&mut self, slot: u16, era: &Era, now_ms: u64) {
         self.written.push(slot);
+        if era.token_floor.is_some() {
+            self.with_floor.push(slot);
+        }
         let wait_ms = era.no_grants_before_ms.saturating_sub(now_ms);
         if wait_ms > 0 {
             self.quarantined.push(slot);
@@ -425,6 +430,13 @@ impl SyncReport {
             info!(
                 slots = ranges(self.written.iter().copied()),
                 "{name} has eras written by this broker"
+            );
+        }
+        if !self.with_floor.is_empty() {
+            info!(
+                slots = ranges(self.with_floor.iter().copied()),
+                "{name} continues the fencing tokens of earlier eras in these slots: a clock was \
+                 ahead"
             );
         }
         let suppressed_before = throttle.should_log("era", &self.failure);

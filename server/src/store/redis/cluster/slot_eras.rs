@@ -10,7 +10,7 @@ use tokio::{
 
 use super::slot::SLOTS;
 use crate::{
-    lock::Recovery,
+    lock::{FencingToken, Recovery},
     store::{
         StoreError,
         redis::{
@@ -98,6 +98,11 @@ impl EraHistory {
     /// Returns true if this process has used an era of the slot.
     pub(super) fn is_known(&self, slot: u16) -> bool {
         self.0.lock()[usize::from(slot)].bounds.is_some()
+    }
+
+    /// Records the token of a grant in the slot.
+    pub(super) fn record_token(&self, slot: u16, token: FencingToken) {
+        self.0.lock()[usize::from(slot)].record_token(Some(token));
     }
 
     pub(super) fn remember(&self, slot: u16, era: &Era) {

@@ -409,3 +409,89 @@ fn a_key_in_a_file_is_not_stored() {
     assert!(!write.store_key);
     assert_eq!(write.era.key_source, KeySource::File);
 }
+
+fn token(value: u64) -> Option<FencingToken> {
+    Some(FencingToken::new(value).expect("a token"))
+}
+
+#[test]
+fn a_new_era_continues_from_the_largest_token_of_the_broker_and_of_the_last_era() {
+    let key = DeploymentKey::random();
+    let floor = |of_era, largest_token| {
+        let mut found = found(&key, SMALL);
+        found.era.as_mut().expect("found").token_floor = of_era;
+        let known_state = KnownState {
+            largest_token,
+            ..KnownState::default()
+        };
+        let promoted = server("other", "new", "data");
+        let write = written(decide_era(&found, &promoted, &own(None), &known_state));
+        let emptied = StoredState::default();
+        let without = written(decide_era(&emptied, &promoted, &own(None), &known_state));
+        assert_eq!(without.era.token_floor, largest_token);
+        write.era.token_floor
+    };
+    assert_eq!(floor(None, None), None);
+    assert_eq!(floor(None, token(7)), token(7));
+    assert_eq!(floor(token(8), None), token(8));
+    assert_eq!(floor(token(8), token(7)), token(8));
+    assert_eq!(floor(token(7), token(8)), token(8));
+}
+
+#[test]
+fn a_broker_raises_the_floor_of_an_era_that_another_broker_has_written() {
+    let key = DeploymentKey::random();
+    let mut found = found(&key, SMALL);
+    let era = found.era.as_mut().expect("found");
+    (era.no_grants_before_ms, era.token_floor) = (5, token(5_100));
+    let era = era.clone();
+    let decide = |largest_token, last_era: &str| {
+        let known_state = KnownState {
+            largest_token,
+            last_era: Some(last_era.into()),
+            ..KnownState::default()
+        };
+        decide_era(&found, &here(), &own(None), &known_state)
+    };
+    let adopted = Ok(EraDecision::Adopt(key.clone()));
+    assert_eq!(decide(None, "before"), adopted);
+    assert_eq!(decide(token(5_100), "before"), adopted);
+    assert_eq!(decide(token(5_101), &era.id), adopted, "it has served");
+    let write = written(decide(token(5_101), "before"));
+    assert_eq!(write.quarantine, None);
+    let raised = Era {
+        token_floor: token(5_101),
+        ..era
+    };
+    assert_eq!(write.era, raised);
+}
+
+#[test]
+fn a_token_before_the_first_grant_of_an_era_is_no_floor() {
+    let key = DeploymentKey::random();
+    let mut found = found(&key, SMALL);
+    found.era.as_mut().expect("found").no_grants_before_ms = 5;
+    let decide = |largest_token| {
+        let known_state = KnownState {
+            largest_token,
+            ..KnownState::default()
+        };
+        decide_era(&found, &here(), &own(None), &known_state)
+    };
+    assert_eq!(decide(token(4_999)), Ok(EraDecision::Adopt(key.clone())));
+    assert_eq!(written(decide(token(5_000))).era.token_floor, token(5_000));
+}
+
+#[test]
+fn the_largest_token_is_that_of_a_grant_or_a_floor() {
+    let mut known_state = KnownState::default();
+    known_state.record_token(token(7));
+    known_state.record_token(token(6));
+    let mut era = Era::new(&here(), SMALL, &DeploymentKey::random(), KeySource::Store);
+    known_state.remember(&era);
+    assert_eq!(known_state.largest_token, token(7));
+    assert_eq!(known_state.last_era.as_deref(), Some(era.id.as_str()));
+    era.token_floor = token(8);
+    known_state.remember(&era);
+    assert_eq!(known_state.largest_token, token(8));
+}

@@ -13,7 +13,8 @@
 --      12 longest span in ms that may be in force, '' if the store has no limit of spans;
 --      13 longest span in ms that is granted from now on; 14 time in ms that a change of the limit
 --      takes at least; 15 time in ms for which a grant of a former master may be in force;
---      16 time in ms after which nothing is written, '' for none
+--      16 time in ms after which nothing is written, '' for none;
+--      17 token that each grant of the era must exceed, '' for none
 -- Reply: 1 if written, the era now in force, the time in ms
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -45,6 +46,9 @@ if quarantine >= 0 then
     era = era .. string.format('|span:%.0f:%s:%.0f', covered, ARGV[13], at)
   end
 end
+-- tokens are at least the time, so a floor below that of the first grant has no effect
+local floor = tonumber(ARGV[17])
+if floor and floor >= no_grants_before * 1000 then era = era .. '|token:' .. ARGV[17] end
 if former ~= '' then era = era .. '|former:' .. string.format('%.0f', until_ms) .. ':' .. former end
 redis.call('SET', KEYS[1], era)
 if ARGV[6] ~= '' then
