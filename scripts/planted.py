@@ -157,6 +157,16 @@ FAULTS = [
         [(f"{REDIS}/lua/era.lua", "if covered and former ~= '' then", "if false then")],
     ),
     Fault(
+        "a new era does not continue the tokens of the last one",
+        test("redis", "tokens_continue"),
+        [(f"{REDIS}/lua/era.lua", "if floor and floor >= no_grants_before * 1000 then", "if false then")],
+    ),
+    Fault(
+        "a broker raises no floor of another broker's era",
+        test("redis", "a_broker_raises_the_floor_of_the_era_of_another_broker"),
+        [(f"{REDIS}/era_decision.rs", "era.token_floor.max(unrecorded_token(era, known_state))", "era.token_floor")],
+    ),
+    Fault(
         "a repeat is granted in Q",
         DIFFERENTIAL,
         [(f"{MEMORY}/record.rs", "            context.check_era()?;\n            span?;\n", "            span?;\n")],

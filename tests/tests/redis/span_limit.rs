@@ -182,17 +182,33 @@ async fn a_broker_of_another_era_changes_nothing() {
 
 const ERA_SCRIPT: &str = include_str!("../../../server/src/store/redis/lua/era.lua");
 
+/// Arguments of the script that writes an era; '' for none.
+#[derive(Default)]
+struct EraArguments {
+    /// Run id of a master that was replaced and may write for another 3 s.
+    former: &'static str,
+    not_after: &'static str,
+    token_floor: &'static str,
+}
+
 /// Writes an era at the time 100,000 ms, after a quarantine of 5 s, with a limit of 4 s that changes
-/// after 2 s at the earliest. `former` is the run id of a master that was replaced and may write for
-/// another 3 s. Returns the era in force, or `None` if it was not written.
-async fn write_era(raw: &mut RedisConnection, former: &str, not_after: &str) -> Option<String> {
+/// after 2 s at the earliest. Returns the era in force, or `None` if it was not written.
+async fn write_era(raw: &mut RedisConnection, arguments: EraArguments) -> Option<String> {
+    let EraArguments {
+        former,
+        not_after,
+        token_floor,
+    } = arguments;
     assert!(ERA_SCRIPT.contains(CLOCK));
     let script = ERA_SCRIPT.replace(CLOCK, "local time = { 100, 0 }\n");
     raw.must(&["DEL", ERA]).await;
     let words = ["EVAL", &script, "2", ERA, "lh:key", "", "id", "fields"];
     let times = ["5000", "0", "", former, "3000", "0", ""];
-    let limit = ["restarted", "4000", "3500", "2000", "5000", not_after];
-    let reply = raw.must(&[&words[..], &times, &limit].concat()).await;
+    let limit = ["restarted", "4000", "3500", "2000", "5000"];
+    let last = [not_after, token_floor];
+    let reply = raw
+        .must(&[&words[..], &times, &limit, &last].concat())
+        .await;
     let [written, era, _] = reply.array() else {
         panic!("{reply:?}")
     };
@@ -203,10 +219,14 @@ async fn write_era(raw: &mut RedisConnection, former: &str, not_after: &str) -> 
 async fn a_promotion_waits_for_the_former_master_and_its_grants() {
     let server = RedisServer::start().await;
     let mut raw = server.connect().await;
-    let restarted = write_era(&mut raw, "", "").await;
+    let restarted = write_era(&mut raw, EraArguments::default()).await;
     let expected = "id|105000|fields|cause:restarted|since:100000|span:4000:3500:105000";
     assert_eq!(restarted.as_deref(), Some(expected));
-    let promoted = write_era(&mut raw, "run", "").await;
+    let promotion = EraArguments {
+        former: "run",
+        ..EraArguments::default()
+    };
+    let promoted = write_era(&mut raw, promotion).await;
     let expected =
         "id|108000|fields|cause:restarted|since:100000|span:4000:3500:108000|former:103000:run";
     assert_eq!(promoted.as_deref(), Some(expected));
@@ -216,7 +236,30 @@ async fn a_promotion_waits_for_the_former_master_and_its_grants() {
 async fn an_era_is_not_written_after_its_deadline() {
     let server = RedisServer::start().await;
     let mut raw = server.connect().await;
-    assert!(write_era(&mut raw, "", "100000").await.is_some());
-    assert_eq!(write_era(&mut raw, "", "99999").await, None);
+    let until = |not_after| EraArguments {
+        not_after,
+        ..EraArguments::default()
+    };
+    assert!(write_era(&mut raw, until("100000")).await.is_some());
+    assert_eq!(write_era(&mut raw, until("99999")).await, None);
     assert_eq!(raw.must(&["EXISTS", ERA]).await.integer(), 0);
+}
+
+#[tokio::test]
+async fn a_floor_below_the_time_of_the_first_grant_is_not_stored() {
+    let server = RedisServer::start().await;
+    let mut raw = server.connect().await;
+    for (token_floor, field) in [
+        ("104999999", None),
+        ("105000000", Some("token:105000000")),
+        ("9007199254740991", Some("token:9007199254740991")),
+    ] {
+        let arguments = EraArguments {
+            token_floor,
+            ..EraArguments::default()
+        };
+        let era = write_era(&mut raw, arguments).await.expect("it is written");
+        let found = era.split('|').find(|field| field.starts_with("token:"));
+        assert_eq!(found, field);
+    }
 }

@@ -15,7 +15,7 @@ use leasehold_server::{
 use leasehold_tests::{
     clock::{boottime, boottime_from_store},
     cluster::{
-        deployment::{ClusterDeployment, ClusterOptions, SLOTS, hash_tag_for},
+        deployment::{ClusterDeployment, ClusterOptions, SLOTS, hash_tag_for, slot_of},
         store::{
             CALL_TIME_MAX, ClusterStore, PREFIX, QUARANTINE, TTL_MS, config, lock_in, slot_of_lock,
         },
@@ -325,6 +325,53 @@ async fn a_flushed_master_waits_in_all_its_slots_at_once() {
         "cluster_store FLUSHALL: grants after {first:?} (Q={QUARANTINE:?}), in a slot that no caller had used {later:?} \
          later; elsewhere {calls} calls, slowest {slowest:?}"
     ));
+}
+
+/// Returns the keys on the first master of the eras with a floor of tokens.
+async fn eras_with_floor(cluster: &ClusterDeployment) -> Vec<String> {
+    const SEARCH: &str = "#!lua flags=allow-cross-slot-keys,no-writes
+local found = {}
+for _, key in ipairs(redis.call('KEYS', ARGV[1])) do
+  if string.find(redis.call('GET', key), '|token:', 1, true) then found[#found + 1] = key end
+end
+return found";
+    let mut raw = cluster.connect(0).await;
+    let pattern = format!("{PREFIX}era*");
+    let found = raw.must(&["EVAL", SEARCH, "0", &pattern]).await;
+    let keys = found.array().iter();
+    keys.map(|key| key.text().to_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_of_a_slot_that_lost_its_data_continue_although_the_clock_is_behind() {
+    const AHEAD_MS: u64 = 3_600_000;
+    let cluster = ClusterDeployment::start(ClusterOptions::default()).await;
+    let store = prepared(&cluster).await;
+    let [ahead, ..] = locks("ahead");
+    let other = lock_in(|slot| slot < SLOTS / 4, "other");
+    let lease = store.expect_granted(&ahead).await;
+    store.expect_released(&lease).await;
+    store.expect_granted(&other).await;
+    // An hour ahead, as after grants by a clock that was set back since.
+    let last = lease.fencing_token.get() + 1_000 * AHEAD_MS;
+    let key = format!("{PREFIX}{}", ahead.encoded());
+    let mut raw = cluster.connect(0).await;
+    raw.must(&["HSET", &key, "f", &last.to_string()]).await;
+    let before = store.expect_granted(&ahead).await.fencing_token;
+    assert_eq!(before.get(), last + 1);
+    raw.must(&["FLUSHALL"]).await;
+    let after = until("a grant", async || {
+        match store.try_acquire(&ahead).await.1 {
+            Ok(Acquired::Granted(grant)) => Some(grant.fencing_token),
+            _ => None,
+        }
+    })
+    .await;
+    assert!(before < after, "{before:?} before {after:?}");
+    let [floor] = &eras_with_floor(&cluster).await[..] else {
+        panic!("one slot has tokens that are ahead");
+    };
+    assert_eq!(slot_of(floor), slot_of_lock(&ahead));
 }
 
 #[tokio::test(flavor = "multi_thread")]

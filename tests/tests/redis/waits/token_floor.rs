@@ -189,3 +189,31 @@ async fn a_broker_raises_the_floor_of_the_era_of_another_broker() {
     let after = writer.token().await;
     assert!(before < after, "{before:?} before {after:?}");
 }
+
+/// A broker that has served in an era writes no floor when it connects again.
+#[tokio::test]
+async fn a_connection_that_broke_raises_no_floor() {
+    let server = start_server(0).await;
+    let broker = Broker::start(small_config(&server)).await;
+    broker.token().await;
+    let former = stored_era(&server).await;
+    let mut raw = server.connect().await;
+    raw.must(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+    broker.token().await;
+    assert_eq!(stored_era(&server).await, former);
+}
+
+/// The bound of the guarantee: no living broker has received the token, and the data do not contain
+/// it.
+#[tokio::test]
+async fn tokens_that_no_living_broker_has_received_may_be_granted_again() {
+    let mut server = start_server(AHEAD_MS).await;
+    let broker = Broker::start(small_config(&server)).await;
+    let before = broker.token().await;
+    drop(broker);
+    replace(&mut server, AHEAD_MS, RestartData::Deleted).await;
+    let broker = Broker::start(small_config(&server)).await;
+    assert_eq!(stored_era(&server).await.token_floor, None);
+    let after = broker.token().await;
+    assert!(after < before, "{before:?} before {after:?}");
+}
