@@ -1,4 +1,4 @@
-//! A lease stream of a broker in this process, without a network.
+//! Calls and a lease stream of a broker in this process, without a network.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,13 +8,14 @@ use leasehold_server::{
         Broker,
         lease_stream::{StreamAge, StreamCaller, StreamCommand, StreamEvent},
     },
-    lock::{AcquireCall, Lease, LeaseRef},
+    lock::{AcquireCall, ExpectedAttachment, Lease, LeaseRef, LockFailure, ReleaseScope},
     quotas::Quotas,
     store::Store,
     trace::Span,
 };
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio_stream::wrappers::UnboundedReceiverStream;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::redlock::broker::unlimited_quotas;
 
@@ -97,6 +98,23 @@ pub fn unlimited_broker(store: Arc<dyn Store>) -> Broker {
         grace: DAY,
     };
     Broker::new(store, Quotas::new(unlimited_quotas), age)
+}
+
+/// A pending call. Dropping it cancels the call.
+pub type AcquireHandle = AbortOnDropHandle<Result<Lease, LockFailure>>;
+
+/// Starts an acquire in a separate task.
+pub fn start_acquire(broker: &Broker, call: &AcquireCall) -> AcquireHandle {
+    let (broker, call) = (broker.clone(), call.clone());
+    let acquired = async move { broker.acquire(&Arc::from("caller"), call).await };
+    AbortOnDropHandle::new(tokio::spawn(acquired))
+}
+
+/// Releases a lease and asserts success.
+pub async fn expect_released(broker: &Broker, lease: &Lease) {
+    let locks = references(lease);
+    let released = broker.release(&locks, ReleaseScope::All, ExpectedAttachment::Any);
+    released.await.expect("it is held");
 }
 
 /// Returns references to the locks of a lease.

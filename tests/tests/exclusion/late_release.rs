@@ -1,15 +1,15 @@
 //! A release whose reply arrives after the lease was granted the lock again.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use leasehold_server::{
     broker::lease_stream::{StreamCommand, StreamEvent},
-    lock::{AcquireCall, ExpectedAttachment, Lease, LockKey, PresentedLease, ReleaseScope},
+    lock::{AcquireCall, Lease, LockKey, PresentedLease},
 };
 use leasehold_tests::{
     broker::{
         delayed_store::DelayedStore,
-        local_stream::{LocalStream, references, unlimited_broker},
+        local_stream::{LocalStream, expect_released, references, start_acquire, unlimited_broker},
     },
     redlock::broker::waiting_call,
     store_fixture::lock_key,
@@ -40,10 +40,8 @@ async fn a_late_reply_to_a_release_leaves_a_newer_grant_on_the_stream() {
     stream.acquire(1, waiting_call(&base, WAIT));
     let lease = stream.granted(1).await;
 
-    let other = broker
-        .acquire(&Arc::default(), waiting_call(&lock, WAIT))
-        .await;
-    let other = references(&other.expect("it is free"));
+    let other = start_acquire(&broker, &waiting_call(&lock, WAIT)).await;
+    let other = other.expect("no panic").expect("it is free");
     let calls = [adding_call(&lease, &lock), adding_call(&lease, &lock)];
     stream.acquire(2, calls[0].clone());
     store.wait_for_queue_length(&lock, 1).await;
@@ -52,10 +50,7 @@ async fn a_late_reply_to_a_release_leaves_a_newer_grant_on_the_stream() {
     // The grant to the first call makes the second one send its acquire again. This command is
     // delayed until the first call's hold is released.
     store.set_delaying(true);
-    let released = broker
-        .release(&other, ReleaseScope::All, ExpectedAttachment::Any)
-        .await;
-    released.expect("it is held");
+    expect_released(&broker, &other).await;
     let first = stream.granted(2).await;
     store.wait_for_delayed(1).await;
     store.set_delaying_released(true);

@@ -1,15 +1,9 @@
 //! Waiting calls of a broker whose store limits the spans of leases.
 
-#![expect(
-    clippy::disallowed_methods,
-    reason = "tests run tasks beside the product, which ends them with its own tracker"
-)]
-
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use leasehold_server::{
-    broker::Broker,
-    lock::{AcquireCall, ExpectedAttachment, Lease, LockError, LockFailure, ReleaseScope, Ttl},
+    lock::{AcquireCall, Lease, LockError, LockFailure, Ttl},
     store::{
         Store as _,
         memory::{Memory, context::SpanLimit},
@@ -18,7 +12,7 @@ use leasehold_server::{
 use leasehold_tests::{
     broker::{
         delayed_store::DelayedStore,
-        local_stream::{references, unlimited_broker},
+        local_stream::{expect_released, start_acquire, unlimited_broker},
     },
     redlock::broker::waiting_call,
     store_fixture::lock_key,
@@ -33,24 +27,16 @@ async fn wait_while_spans_are_limited(waiter: AcquireCall) -> Result<Lease, Lock
     let store = DelayedStore::connect(&memory);
     let broker = unlimited_broker(store.clone());
     let lock = waiter.targets[0].lock.clone();
-    let held = acquire(&broker, waiting_call(&lock, WAIT)).await;
-    let waiting = tokio::spawn({
-        let broker = broker.clone();
-        async move { acquire(&broker, waiter).await }
-    });
+    let held = start_acquire(&broker, &waiting_call(&lock, WAIT)).await;
+    let held = held.expect("no panic").expect("the lock is free");
+    let waiting = start_acquire(&broker, &waiter);
     store.wait_for_queue_length(&lock, 1).await;
     memory.limit_spans(SpanLimit::Min);
-    let held = references(&held.expect("the lock is free"));
-    let released = broker.release(&held, ReleaseScope::All, ExpectedAttachment::Any);
-    released.await.expect("it is held");
+    expect_released(&broker, &held).await;
     let result = waiting.await.expect("no panic");
     let state = store.get(&lock).await.expect("it answers");
     assert_eq!(state.map(|state| state.queue_length), Some(0));
     result
-}
-
-async fn acquire(broker: &Broker, call: AcquireCall) -> Result<Lease, LockFailure> {
-    broker.acquire(&Arc::from("caller"), call).await
 }
 
 #[tokio::test]
