@@ -17,6 +17,7 @@ use leasehold_server::{
             node::Node,
             script::Script,
             scripts::Command,
+            span_limit::StoredSpanLimit,
             supervisor::{Channel, NodeEvent, Subscription, Supervisor},
         },
     },
@@ -158,6 +159,22 @@ pub fn assert_quarantine(node: &Node, cause: RecoveryCause) {
 pub async fn stored_era(server: &RedisServer) -> Era {
     let text = server.connect().await.must(&["GET", "lh:era"]).await;
     Era::parse(text.text()).expect("an era")
+}
+
+/// Replaces the limit of spans in the stored era.
+pub async fn set_span_limit(server: &RedisServer, limit: StoredSpanLimit) {
+    let era = Era {
+        span_limit: Some(limit),
+        ..stored_era(server).await
+    };
+    let text = format!(
+        "{}|{}|{}",
+        era.id,
+        era.no_grants_before_ms,
+        era.fields_after_time()
+    );
+    let mut raw = server.connect().await;
+    raw.must(&["SET", &format!("{PREFIX}era"), &text]).await;
 }
 
 /// Waits until the node has ended and returns the time that it took.

@@ -1,13 +1,13 @@
 //! The time without grants after a loss of data follows from the limit of spans in the store.
 
 use leasehold_server::{
-    lock::{BrokerId, SPAN_MIN_MS, expiry_ms},
+    lock::{BrokerId, CUT_TTL_MIN_MS, LeaseRef, SPAN_MIN_MS, expiry_ms, span_ms},
     store::{
         Acquired, Renewal, Store as _,
         redis::{
             RedisStore,
             connection::RedisConfig,
-            era::{Era, EraBounds, QUARANTINE_MARGIN_MS},
+            era::{EraBounds, QUARANTINE_MARGIN_MS},
             scripts::Scripts,
             span_limit::{SpanLimitTerms, StoredSpanLimit},
         },
@@ -15,7 +15,9 @@ use leasehold_server::{
 };
 use leasehold_tests::{
     redis::{
-        node_fixture::{NodeFixture, PREFIX, WAIT_MAX, config, stored_era, wait_for_node_end},
+        node_fixture::{
+            NodeFixture, PREFIX, WAIT_MAX, config, set_span_limit, stored_era, wait_for_node_end,
+        },
         server::{RedisServer, RestartData},
     },
     store_fixture::{lease_of, lock_key, new_call, with_ttl},
@@ -28,6 +30,12 @@ const BOUNDS: EraBounds = EraBounds {
     lock_delay_max_ms: 10_000,
     former_master_max_ms: 12_000,
 };
+/// Bounds of a broker that has the same store as a broker with [`BOUNDS`].
+const LARGER_BOUNDS: EraBounds = EraBounds {
+    ttl_max_ms: 300_000,
+    lock_delay_max_ms: 20_000,
+    former_master_max_ms: 15_000,
+};
 /// Redis keeps its data when it is killed.
 const DURABLE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 
@@ -38,27 +46,77 @@ fn large_config(server: &RedisServer) -> RedisConfig {
     }
 }
 
-/// Sets the limit in the stored era.
-async fn set_limit(server: &RedisServer, limit: StoredSpanLimit) {
-    let era = Era {
-        span_limit: Some(limit),
-        ..stored_era(server).await
-    };
-    let text = format!(
-        "{}|{}|{}",
-        era.id,
-        era.no_grants_before_ms,
-        era.fields_after_time()
-    );
-    let mut raw = server.connect().await;
-    raw.must(&["SET", &format!("{PREFIX}era"), &text]).await;
+fn larger_config(server: &RedisServer) -> RedisConfig {
+    RedisConfig {
+        bounds: LARGER_BOUNDS,
+        ..config(server)
+    }
+}
+
+/// The store of a broker.
+struct StoreOfBroker {
+    store: RedisStore,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl StoreOfBroker {
+    async fn start(config: RedisConfig) -> Self {
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        let started = RedisStore::start(
+            config,
+            BrokerId::random(),
+            Scripts::standard(),
+            &tasks,
+            stop.clone(),
+        );
+        Self {
+            store: started.await.expect("the store is fit"),
+            tasks,
+            stop,
+        }
+    }
+
+    /// Acquires a lock, and returns the lease with its validity in ms.
+    async fn acquire(&self, ttl_ms: u64) -> (LeaseRef, u64) {
+        let call = with_ttl(new_call(&lock_key("default", "a")), ttl_ms);
+        let granted = self.store.acquire(&call).await;
+        let Ok(Acquired::Granted(grant)) = granted else {
+            panic!("{granted:?} instead of a grant");
+        };
+        let lease = lease_of(&call, grant.fencing_token);
+        (lease, grant.ttl.as_millis())
+    }
+
+    /// Renews a lease, and returns its validity in ms.
+    async fn renew(&self, lease: &LeaseRef) -> u64 {
+        let renewed = self.store.renew(lease, Renewal::default()).await;
+        let renewed = renewed.expect("an answer").expect("it is held");
+        renewed.ttl.as_millis()
+    }
+
+    /// Stops the tasks of the store, and waits for their end.
+    async fn stop(self) {
+        self.stop.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}
+
+/// Waits until the limit changes, and returns it.
+async fn wait_for_change(server: &RedisServer) -> StoredSpanLimit {
+    until("a change of the limit", async || {
+        let limit = stored_era(server).await.span_limit.expect("a limit");
+        (limit.before_ms != limit.after_ms).then_some(limit)
+    })
+    .await
 }
 
 /// Starts a server whose era has the smallest limit.
 async fn start_with_smallest_limit() -> RedisServer {
     let server = RedisServer::start_with(&DURABLE).await;
     drop(NodeFixture::start(large_config(&server)).await);
-    set_limit(&server, StoredSpanLimit::constant(SPAN_MIN_MS)).await;
+    set_span_limit(&server, StoredSpanLimit::constant(SPAN_MIN_MS)).await;
     server
 }
 
@@ -137,30 +195,52 @@ async fn a_larger_ttl_is_used_once_the_limit_has_been_raised() {
     let mut config = large_config(&server);
     config.bounds.former_master_max_ms = 1_000;
     config.span_limit = Some(SpanLimitTerms { trusted_ms: 1_000 });
-    let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-    let started = RedisStore::start(
-        config,
-        BrokerId::random(),
-        Scripts::standard(),
-        &tasks,
-        stop.clone(),
-    );
-    let store = started.await.expect("the store is fit");
-    let call = with_ttl(new_call(&lock_key("default", "a")), 30_000);
-    let granted = store.acquire(&call).await;
-    let Ok(Acquired::Granted(grant)) = granted else {
-        panic!("{granted:?} instead of a grant");
-    };
-    assert_eq!(grant.ttl.as_millis(), 10_000, "cut to the limit");
-    let lease = lease_of(&call, grant.fencing_token);
+    let broker = StoreOfBroker::start(config).await;
+    let (lease, ttl_ms) = broker.acquire(30_000).await;
+    assert_eq!(ttl_ms, 10_000, "cut to the limit");
     until("a renewal with the whole ttl", async || {
-        let renewed = store.renew(&lease, Renewal::default()).await;
-        let renewed = renewed.expect("an answer").expect("it is held");
-        (renewed.ttl.as_millis() == 30_000).then_some(())
+        (broker.renew(&lease).await == 30_000).then_some(())
     })
     .await;
     let limit = stored_era(&server).await.span_limit.expect("a limit");
     assert_eq!(limit.before_ms, SPAN_MIN_MS);
     assert!(limit.after_ms >= expiry_ms(30_000), "{limit:?}");
-    stop.cancel();
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_broker_with_smaller_bounds_raises_the_limit_for_a_lease_of_another_broker() {
+    let server = RedisServer::start().await;
+    let larger = StoreOfBroker::start(larger_config(&server)).await;
+    let (lease, ttl_ms) = larger.acquire(LARGER_BOUNDS.ttl_max_ms).await;
+    assert_eq!(ttl_ms, LARGER_BOUNDS.ttl_max_ms);
+    larger.stop().await;
+    set_span_limit(&server, StoredSpanLimit::constant(SPAN_MIN_MS)).await;
+    let smaller = StoreOfBroker::start(large_config(&server)).await;
+    assert_eq!(smaller.renew(&lease).await, 10_000, "cut to the limit");
+    let raised = wait_for_change(&server).await;
+    assert!(raised.after_ms >= expiry_ms(LARGER_BOUNDS.ttl_max_ms));
+    smaller.stop().await;
+}
+
+#[tokio::test]
+async fn a_broker_with_smaller_bounds_lowers_the_limit_as_the_other_brokers_need() {
+    let server = RedisServer::start().await;
+    let larger = StoreOfBroker::start(larger_config(&server)).await;
+    larger.stop().await;
+    set_span_limit(&server, StoredSpanLimit::constant(40_000)).await;
+    let mut raw = server.connect().await;
+    // No span was in use for a whole window.
+    raw.must(&["SET", &format!("{PREFIX}spans"), "0|0|0|0"])
+        .await;
+    let smaller = StoreOfBroker::start(large_config(&server)).await;
+    let lowered = wait_for_change(&server).await;
+    let longest_delay_ms = LARGER_BOUNDS.lock_delay_max_ms;
+    assert_eq!(lowered.after_ms, span_ms(CUT_TTL_MIN_MS, longest_delay_ms));
+    let change = SpanLimitTerms::default().change_ms(LARGER_BOUNDS.former_master_max_ms);
+    let stamped = raw.must(&["GET", &format!("{PREFIX}spans")]).await;
+    let (_, window) = stamped.text().split_once('|').expect("several fields");
+    let began_ms = window.split('|').next().and_then(|ms| ms.parse().ok());
+    assert_eq!(Some(lowered.at_ms - change), began_ms);
+    smaller.stop().await;
 }
