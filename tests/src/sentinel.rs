@@ -1,4 +1,6 @@
-//! Redis Sentinel: deployments, their faults, and one shared by a run.
+//! Redis Sentinel: deployments, their faults, the first grant after a failover, and a deployment
+//! shared by a run.
 
 pub mod deployment;
+pub mod grant_probe;
 pub mod shared;

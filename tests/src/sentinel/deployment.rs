@@ -10,7 +10,7 @@ use std::{
 
 use futures::future::join_all;
 
-pub use self::process::Sentinel;
+pub use self::{faults::MasterFault, process::Sentinel};
 use crate::{
     net::partition_proxy::PartitionProxy,
     process::ports::free_port,

@@ -14,7 +14,38 @@ use crate::{net::partition_proxy::PartitionProxy, redis::server::RestartData, un
 /// Bound of a failover, which includes two elections without a winner.
 const FAIL_OVER_LIMIT: Duration = Duration::from_secs(40);
 
+/// Fault of a master that makes the Sentinels promote a replica.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MasterFault {
+    /// SIGKILL.
+    Killed,
+    /// SIGSTOP.
+    Stopped,
+    /// The master is isolated from the other servers and the Sentinels, but not from the brokers.
+    Isolated,
+}
+
 impl SentinelDeployment {
+    /// Causes a fault of a server.
+    pub async fn cause(&mut self, fault: MasterFault, index: usize) {
+        match fault {
+            MasterFault::Killed => self.kill(index).await,
+            MasterFault::Stopped => self.server(index).process().pause().await,
+            MasterFault::Isolated => self.isolate(index),
+        }
+    }
+
+    /// Ends a fault of a server, and waits until the server replicates from `master`.
+    pub async fn repair(&mut self, fault: MasterFault, index: usize, master: usize) {
+        self.heal();
+        match fault {
+            MasterFault::Killed => self.restart(index, RestartData::Kept).await,
+            MasterFault::Stopped => self.server(index).process().resume(),
+            MasterFault::Isolated => {}
+        }
+        self.wait_until_replicating(index, master).await;
+    }
+
     /// Kills a server (SIGKILL).
     pub async fn kill(&mut self, index: usize) {
         self.members[index].server.kill().await;
@@ -110,7 +141,8 @@ impl SentinelDeployment {
 
     /// Removes all network partitions.
     pub fn heal(&self) {
-        (0..self.members.len()).for_each(|index| self.proxy(index).unblock_all());
+        let proxies = self.members.iter().filter_map(|one| one.proxy.as_ref());
+        proxies.for_each(PartitionProxy::unblock_all);
     }
 
     fn proxy(&self, index: usize) -> &PartitionProxy {

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use futures::future::join_all;
 use leasehold_tests::{
-    broker::process::{BrokerOptions, BrokerProcess, KEY_PREFIX},
+    broker::process::{BrokerOptions, BrokerProcess},
     client::unary::{AcquireCall, Client},
     clock::boottime,
     load::{
@@ -13,11 +13,11 @@ use leasehold_tests::{
         grant_rate::GrantRate,
         mutual_exclusion_oracle::{LockUse, Oracle, Share},
     },
-    redis::server::{RedisServer, RestartData},
     scale::{print_figures, scaled_count},
-    sentinel::deployment::{SentinelDeployment, SentinelOptions},
-    store_fixture::lock_key,
-    until::until,
+    sentinel::{
+        deployment::{MasterFault, SentinelDeployment, SentinelOptions},
+        grant_probe::wait_for_grant,
+    },
 };
 use rand::Rng as _;
 use tokio::time::sleep;
@@ -37,17 +37,9 @@ const QUARANTINE: Duration = Duration::from_millis(3_850 + 3_000 + 1_000);
 const RESUMED_WITHIN: Duration = Duration::from_secs(5);
 const BLIND_CHECK: Duration = Duration::from_secs(1);
 
-#[derive(Debug, Clone, Copy)]
-enum Fault {
-    Killed,
-    Stopped,
-    /// The master is isolated from the other servers and the Sentinels, but not from the brokers.
-    Isolated,
-}
-
 /// A failover, with its fault and its times.
 struct FailoverRound {
-    fault: Fault,
+    fault: MasterFault,
     from: Duration,
     /// Time at which every Sentinel named the next master.
     switched: Duration,
@@ -72,7 +64,11 @@ async fn no_failover_grants_a_lock_twice() {
     let started_at = boottime();
     let faults = async {
         let mut turns = Vec::new();
-        let faults = [Fault::Killed, Fault::Stopped, Fault::Isolated];
+        let faults = [
+            MasterFault::Killed,
+            MasterFault::Stopped,
+            MasterFault::Isolated,
+        ];
         for fault in faults.into_iter().cycle().take(scaled_count(20, 3)) {
             sleep(QUIET_PERIOD).await;
             turns.push(fail_over(&mut redis, fault, &endpoints).await);
@@ -107,49 +103,23 @@ fn options(redis: &SentinelDeployment) -> BrokerOptions {
 
 async fn fail_over(
     redis: &mut SentinelDeployment,
-    fault: Fault,
+    fault: MasterFault,
     endpoints: &[SocketAddr],
 ) -> FailoverRound {
     redis.wait_until_ready().await;
     let master = redis.master().await;
     let from = boottime();
-    match fault {
-        Fault::Killed => redis.kill(master).await,
-        Fault::Stopped => redis.server(master).process().pause().await,
-        Fault::Isolated => redis.isolate(master),
-    }
+    redis.cause(fault, master).await;
     let next = redis.wait_for_failover(master).await;
     let switched = boottime();
-    let resumed = granted_by(redis.server(next), endpoints).await;
-    match fault {
-        Fault::Killed => redis.restart(master, RestartData::Kept).await,
-        Fault::Stopped => redis.server(master).process().resume(),
-        Fault::Isolated => redis.heal(),
-    }
-    redis.wait_until_replicating(master, next).await;
+    let resumed = wait_for_grant(redis.server(next), endpoints, TTL).await;
+    redis.repair(fault, master, next).await;
     FailoverRound {
         fault,
         from,
         switched,
         resumed,
     }
-}
-
-/// Waits until this server has granted a lock, and returns the time of the grant. A grant of an
-/// isolated server does not count.
-async fn granted_by(server: &RedisServer, endpoints: &[SocketAddr]) -> Duration {
-    let probe = Client::new("probe", endpoints, 0);
-    let name = format!("probe/{:?}", boottime());
-    let key = format!("{KEY_PREFIX}{}", lock_key("default", &name).encoded());
-    let call = AcquireCall::new(&name, TTL, Duration::ZERO);
-    let mut raw = server.connect().await;
-    until("grants of the next master", async || {
-        probe.acquire(&call).await.ok()?;
-        let granted = boottime();
-        let is_there = raw.must(&["EXISTS", &key]).await.integer() == 1;
-        is_there.then_some(granted)
-    })
-    .await
 }
 
 async fn take_locks(
