@@ -29,7 +29,7 @@ SCALE = float(os.environ.get("LEASEHOLD_TEST_SCALE", "0.1"))
 # For each need: the slots that a job occupies, its expected CPU pressure, and its seconds if they are not recorded.
 NEEDS = {"waits": (1, 0.2, 10), "light": (1, 0.02, 1), "part": (9, 0.4, 60), "loads": (3, 0.4, 9), "alone": (16, 1, 9)}
 PLACES, PRESSURE, BUSY_PLACES = 16, 0.75, 6  # jobs start below this pressure; beside busy loops, at any pressure
-TEST_LIMIT, PART_LIMIT, RUN_LIMIT = 240 + 1200 * SCALE, 300 + 3000 * SCALE, 3300 + 3000 * SCALE  # seconds
+TEST_LIMIT, PART_LIMIT, RUN_LIMIT = 180 + 1800 * SCALE, 300 + 3000 * SCALE, 3300 + 3000 * SCALE  # seconds
 PARTS = {"chart": "deploy/helm/test.sh", "documentation": "cargo test --doc", "fuzz": "scripts/fuzz.py"}
 PARTS |= {client: f"client-sdk/{client}/test.sh" for client in ["python", "go", "java", "typescript"]}
 CLOSING = re.compile(r"^(?:test result: .*?)?(\d+) passed[,;] (\d+) failed", re.MULTILINE)

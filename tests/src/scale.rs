@@ -34,6 +34,18 @@ pub fn scaled_count(full: usize, minimum: usize) -> usize {
     ((full as f64 * scale()).round() as usize).max(minimum)
 }
 
+/// Returns `full` at full scale, otherwise 1: for rounds of half a minute.
+#[must_use]
+pub fn full_scale_count(full: usize) -> usize {
+    if is_full_scale() { full } else { 1 }
+}
+
+/// Returns true if a run has its full counts.
+#[must_use]
+pub fn is_full_scale() -> bool {
+    scale() >= 1.0
+}
+
 /// Returns `full` scaled, but at least `least`.
 #[must_use]
 pub fn scaled_duration(full: Duration, minimum: Duration) -> Duration {

@@ -23,7 +23,7 @@ use crate::load::caller::{Activity, Caller};
 use crate::load::faults::LoadClients;
 use crate::load::losses::{DataLoss, LossCounts, LossReport, Period};
 use crate::load::mutual_exclusion_oracle::{LockUse, Oracle, Share};
-use crate::scale::{print_figures, scale};
+use crate::scale::{is_full_scale, print_figures};
 
 const TTL: Duration = Duration::from_secs(1);
 /// Time for which a holder works.
@@ -246,7 +246,7 @@ impl LoadRecord {
     /// Asserts that each activity was completed, or with a smaller scale, each group of rare
     /// activities.
     pub fn assert_all_activities(&self) {
-        let groups: &[&[Activity]] = if scale() < 1.0 {
+        let groups: &[&[Activity]] = if !is_full_scale() {
             &[
                 &[Activity::Keep],
                 &[Activity::Add, Activity::AddTwo, Activity::All],

@@ -161,6 +161,13 @@ pub async fn stored_era(server: &RedisServer) -> Era {
     Era::parse(text.text()).expect("an era")
 }
 
+/// Returns the duration of the quarantine with which an era began.
+#[must_use]
+pub fn quarantine_ms(era: &Era) -> u64 {
+    let begun = era.quarantine.expect("the era began with one");
+    era.no_grants_before_ms - begun.since_ms
+}
+
 /// Replaces the limit of spans in the stored era.
 pub async fn set_span_limit(server: &RedisServer, limit: StoredSpanLimit) {
     let era = Era {

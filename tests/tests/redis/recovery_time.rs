@@ -16,7 +16,8 @@ use leasehold_server::{
 use leasehold_tests::{
     redis::{
         node_fixture::{
-            NodeFixture, PREFIX, WAIT_MAX, config, set_span_limit, stored_era, wait_for_node_end,
+            NodeFixture, PREFIX, WAIT_MAX, config, quarantine_ms, set_span_limit, stored_era,
+            wait_for_node_end,
         },
         server::{RedisServer, RestartData},
     },
@@ -120,13 +121,6 @@ async fn start_with_smallest_limit() -> RedisServer {
     server
 }
 
-/// Returns the duration of the quarantine with which the stored era began.
-async fn quarantine_ms(server: &RedisServer) -> u64 {
-    let era = stored_era(server).await;
-    let since_ms = era.quarantine.expect("the era began with one").since_ms;
-    era.no_grants_before_ms - since_ms
-}
-
 async fn wait_for_stamp(server: &RedisServer) {
     let key = format!("{PREFIX}spans");
     let mut raw = server.connect().await;
@@ -144,7 +138,7 @@ async fn a_broker_that_has_read_the_limit_recovers_by_it() {
     wait_for_node_end(&before, WAIT_MAX).await;
     broker.node().await;
     let expected_ms = SPAN_MIN_MS + QUARANTINE_MARGIN_MS;
-    assert_eq!(quarantine_ms(&server).await, expected_ms);
+    assert_eq!(quarantine_ms(&stored_era(&server).await), expected_ms);
     let limit = stored_era(&server).await.span_limit.expect("a limit");
     assert_eq!(
         (limit.before_ms, limit.after_ms),
@@ -160,7 +154,10 @@ async fn an_emptied_store_recovers_by_the_configured_maxima() {
     server.connect().await.must(&["FLUSHALL"]).await;
     wait_for_node_end(&before, WAIT_MAX).await;
     broker.node().await;
-    assert_eq!(quarantine_ms(&server).await, BOUNDS.quarantine_ms());
+    assert_eq!(
+        quarantine_ms(&stored_era(&server).await),
+        BOUNDS.quarantine_ms()
+    );
     let limit = stored_era(&server).await.span_limit.expect("a limit");
     let longest_ms = expiry_ms(BOUNDS.ttl_max_ms) + BOUNDS.lock_delay_max_ms;
     assert_eq!((limit.before_ms, limit.after_ms), (longest_ms, SPAN_MIN_MS));
@@ -185,7 +182,11 @@ async fn a_new_broker_recovers_by_the_limit_of_a_store_with_a_recent_stamp() {
             .await;
         server.restart_with(RestartData::Kept, &DURABLE).await;
         NodeFixture::start(large_config(&server)).await.node().await;
-        assert_eq!(quarantine_ms(&server).await, expected_ms, "{age_ms}");
+        assert_eq!(
+            quarantine_ms(&stored_era(&server).await),
+            expected_ms,
+            "{age_ms}"
+        );
     }
 }
 

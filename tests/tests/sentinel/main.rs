@@ -3,6 +3,7 @@
 mod loads {
     mod fail_over;
     mod lagging_replica;
+    mod recovery_time;
 }
 mod waits {
     mod settings;
