@@ -84,6 +84,28 @@ impl StreamClient {
         self.last_call_id
     }
 
+    /// Acquires free locks, each with its own lease.
+    pub async fn acquire_each(
+        &mut self,
+        names: impl Iterator<Item = String>,
+        ttl: Duration,
+    ) -> Vec<Lease> {
+        let mut count = 0;
+        for name in names {
+            let call = AcquireCall::new(&name, ttl, Duration::ZERO);
+            self.acquire(&call, 1).await;
+            count += 1;
+        }
+        let mut leases = Vec::new();
+        while leases.len() < count {
+            match self.next_event().await {
+                Response::Granted(granted) => leases.push(granted.lease.expect("a lease")),
+                other => panic!("{other:?} instead of a grant"),
+            }
+        }
+        leases
+    }
+
     /// Sends an acquire of several locks and returns its call id.
     pub async fn acquire_all(&mut self, names: &[&str], call: &AcquireCall) -> i64 {
         self.last_call_id += 1;

@@ -2,6 +2,7 @@
 
 mod loads {
     mod fail_over;
+    mod held_leases;
     mod lagging_replica;
     mod recovery_time;
 }

@@ -102,17 +102,8 @@ async fn send_heartbeats(mut stream: StreamClient, renewed: watch::Sender<usize>
 
 async fn acquire_leases(broker: SocketAddr, index: usize) -> (StreamClient, Vec<Lease>) {
     let mut stream = StreamClient::open(broker).await;
-    for lock in 0..EACH {
-        let call = AcquireCall::new(&format!("lock-{index}-{lock}"), TTL, Duration::ZERO);
-        stream.acquire(&call, 1).await;
-    }
-    let mut leases = Vec::new();
-    while leases.len() < EACH {
-        let Response::Granted(granted) = stream.next_event().await else {
-            panic!("not granted");
-        };
-        leases.push(granted.lease.expect("a lease"));
-    }
+    let names = (0..EACH).map(|lock| format!("lock-{index}-{lock}"));
+    let leases = stream.acquire_each(names, TTL).await;
     (stream, leases)
 }
 
