@@ -14,7 +14,7 @@ CLIENTS    := go java typescript
 # Scale of the counts and durations of the tests; 1 is the full scale, as in `make soak`.
 export LEASEHOLD_TEST_SCALE ?= 0.1
 
-.PHONY: help setup dev test quick test-chart test-cli test-image test-python $(CLIENTS:%=test-%) soak soak-fuzz model soak-model simulate soak-simulate check fix bench
+.PHONY: help setup dev test quick test-chart test-cli test-image test-python $(CLIENTS:%=test-%) soak soak-fuzz model soak-model simulate soak-simulate soak-recovery check fix bench
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,6 +91,10 @@ soak-simulate: ## Simulate at least 2,000 seeds, and as many as two hours allow;
 	mkdir -p target
 	cargo run --release -p leasehold-tests --bin simulate -- --count 2000 --soak-seconds 7200 --threads 2 \
 		--progress target/simulate.progress
+
+soak-recovery: export LEASEHOLD_TEST_SCALE = 1
+soak-recovery: setup ## Measure the recovery after 140 fail-overs and 20 restarts with the default settings; prints the times
+	scripts/run_tests.py --release sentinel::loads::recovery_time sentinel::loads::held_leases redis::loads::lost_writes
 
 # The first check of cargo-deny downloads the crates that the second one, which works offline, needs.
 check: setup ## Check formatting, lints, dependencies (and advisories if ADVISORY_DB names a clone), docs and API
