@@ -164,6 +164,29 @@ async fn a_new_era_raises_nothing_that_is_not_requested() {
 }
 
 #[tokio::test]
+async fn a_smaller_limit_of_a_new_era_is_not_raised_to_that_of_the_last_one() {
+    let server = RedisServer::start().await;
+    let (mut raw, script) = (server.connect().await, script());
+    let configured = SpanLimit {
+        before: SPAN_CONFIGURED,
+        after: SPAN_CONFIGURED,
+        at: 0,
+    };
+    raw.must(&["SET", ERA, &era(configured)]).await;
+    run(&mut raw, &script, "id", SPAN_MIN, 1_000).await;
+    let recovered = SpanLimit {
+        after: SPAN_MIN,
+        at: 2_000,
+        ..configured
+    };
+    raw.must(&["SET", ERA, &era(recovered)]).await;
+    for now in [1_001, 2_000] {
+        let text = run(&mut raw, &script, "id", SPAN_MIN, now).await;
+        assert_eq!(parse(&text), recovered, "at {now}");
+    }
+}
+
+#[tokio::test]
 async fn a_broker_of_another_era_changes_nothing() {
     let server = RedisServer::start().await;
     let (mut raw, script) = (server.connect().await, script());

@@ -6,7 +6,8 @@
 -- counts the larger one (era_check.lua, span_limit.rs). A lowered limit counts only after the
 -- larger spans have passed. A raise during a lowering keeps the larger limit.
 --
--- KEYS era, spans: 'stamp|begin of the window|largest span in it|largest span in the window before'
+-- KEYS era, spans: 'stamp|begin of the window|largest span in it|largest span in the window before';
+--      the last one is empty while it is unknown, which counts as the limit
 -- ARGV 1 era id; 2 largest span that the broker has seen since its last run, in ms; 3 least limit,
 --      in ms; 4 least time of a change, in ms; 5 Q without the limit, in ms;
 --      6 step of limits, in ms
@@ -22,15 +23,16 @@ local is_pending = now < at
 local usable = is_pending and math.min(before, after) or after
 local larger = is_pending and math.max(before, after) or after
 
-local _, began, used, used_before = string.match(redis.call('GET', KEYS[2]) or '', '^(%d+)|(%d+)|(%d+)|(%d+)$')
-began, used, used_before = tonumber(began) or now, tonumber(used) or 0, tonumber(used_before) or after
+local _, began, used, used_before = string.match(redis.call('GET', KEYS[2]) or '', '^(%d+)|(%d+)|(%d+)|(%d*)$')
+began, used, used_before = tonumber(began) or now, tonumber(used) or 0, tonumber(used_before)
 local window = 2 * (larger + ARGV[5])
 if now - began >= window or began > now then began, used, used_before = now, 0, used end
 used = math.max(used, seen)
-local text = string.format('%.0f|%.0f|%.0f|%.0f', now, began, used, used_before)
+local text = string.format('%.0f|%.0f|%.0f|', now, began, used)
+if used_before then text = text .. string.format('%.0f', used_before) end
 redis.call('SET', KEYS[2], text, 'PX', 3600000)
 
-local needed = math.max(used, used_before, least)
+local needed = math.max(used, used_before or after, least)
 local wanted = least + math.ceil((needed - least) / step) * step
 local is_raising = is_pending and after > before
 if needed > after and not is_raising then
