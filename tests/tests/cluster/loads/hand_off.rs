@@ -175,9 +175,6 @@ async fn lose_masters(fault: Fault) {
     let mut fixture = ClusterFixture::start(fast_failover_options(), BROKERS).await;
     let client = Client::new("waiter", &fixture.addrs(), 0);
     for victim in 0..scaled_count(SHARDS, 1) {
-        if victim > 0 {
-            grants_again(&client, victim - 1).await;
-        }
         let slot = *initial_slots_of(victim).start();
         let others = (0..SHARDS).filter(|other| *other != victim);
         let names: Vec<_> = others
@@ -189,6 +186,8 @@ async fn lose_masters(fault: Fault) {
                 )
             })
             .collect();
+        // The shard of the last victim recovers slot by slot.
+        join_all(names.iter().map(|name| wait_for_grants(&client, name))).await;
         let lines = join_all(names.iter().map(|name| line_up(&client, name))).await;
         let master = fixture.cluster.master_of(slot).await;
         match fault {
@@ -200,6 +199,7 @@ async fn lose_masters(fault: Fault) {
         let next = fixture.cluster.wait_for_promotion(slot, master).await;
         let elsewhere = initial_slots_of((victim + 1) % SHARDS);
         let name = lock_names_in(&elsewhere, &format!("after-{victim}"), 1).remove(0);
+        wait_for_grants(&client, &name).await;
         let after = go_through(&client, &name).await;
         let mut after: Vec<_> = after.iter().map(|hand_off| hand_off.took).collect();
         match fault {
@@ -222,18 +222,14 @@ async fn lose_masters(fault: Fault) {
     }
 }
 
-/// Waits until a shard that has lost its master grants again.
-async fn grants_again(client: &Client, index: usize) {
-    let call = AcquireCall::new(
-        &lock_names_in(&initial_slots_of(index), "open", 1)[0],
-        TTL,
-        Duration::ZERO,
-    );
-    let resumed = until("its own shard grants again", async || {
+/// Waits until the slot of a lock grants.
+async fn wait_for_grants(client: &Client, name: &str) {
+    let call = AcquireCall::new(name, TTL, Duration::ZERO);
+    let granted = until("its slot grants", async || {
         client.acquire_at(0, &call).await.ok()
     });
-    let resumed = resumed.await;
-    client.release_at(0, &resumed).await.expect("it is held");
+    let granted = granted.await;
+    client.release_at(0, &granted).await.expect("it is held");
 }
 
 /// A lock's holder and its queue.
