@@ -11,15 +11,15 @@ use leasehold_tests::{
         callers::{CallMix, Load, LoadOptions, run_without_locks},
         fault_report::assert_locks_can_be_acquired,
         losses::DataLoss,
-        lost_writes::{
-            BROKERS, CLIENTS, LOCKS, LostWrites, assert_lost_writes, kind_of, read_last_tokens,
-            wait_for_later_tokens,
-        },
+        lost_writes::{BROKERS, CLIENTS, LOCKS, LostWrites, assert_lost_writes, kind_of},
         mutual_exclusion_oracle::Oracle,
     },
     redis::server::RestartData,
     scale::{print_figures, scaled_count},
-    sentinel::deployment::{SentinelDeployment, SentinelOptions},
+    sentinel::{
+        deployment::{SentinelDeployment, SentinelOptions},
+        lagging_replicas::let_replicas_lag,
+    },
 };
 use rand::Rng as _;
 use tokio::time::sleep;
@@ -64,11 +64,9 @@ async fn no_holders_overlap_when_a_lagging_replica_is_promoted() {
         let former = redis.master().await;
         redis.wait_until_ready().await;
         let started_at = boottime();
-        redis.cut_replication(former);
         let lag_ms = rand::thread_rng().gen_range(LAG_MS_MIN..LAG_MS_MAX);
-        let replicated = read_last_tokens(&probe, LOCKS).await;
-        sleep(Duration::from_millis(lag_ms)).await;
-        let tokens = wait_for_later_tokens(&probe, &replicated).await;
+        let lag = Duration::from_millis(lag_ms);
+        let tokens = let_replicas_lag(&redis, former, &probe, LOCKS, lag).await;
         redis.kill(former).await;
         let gone_at = boottime();
         let next = redis.wait_for_failover(former).await;

@@ -12,7 +12,7 @@ use leasehold_tests::{
     load::{
         callers::{CallMix, CallRecord, Load, LoadOptions, lock_name},
         grant_rate::GrantRate,
-        lost_writes::{BROKERS, CLIENTS, LOCKS, kind_of, read_last_tokens, wait_for_later_tokens},
+        lost_writes::{BROKERS, CLIENTS, LOCKS, kind_of, read_last_tokens},
         mutual_exclusion_oracle::{Oracle, Verdict},
     },
     redis::{
@@ -23,6 +23,7 @@ use leasehold_tests::{
     sentinel::{
         deployment::{MasterFault, SentinelDeployment, SentinelOptions},
         grant_probe::wait_for_grant,
+        lagging_replicas::let_replicas_lag,
     },
     store_fixture::lock_key,
     until::{until, until_within},
@@ -165,11 +166,9 @@ async fn fail_over(
     let tokens = match replicas {
         Replicas::InStep => read_last_tokens(&client, LOCKS).await,
         Replicas::Behind => {
-            redis.cut_replication(master);
-            let replicated = read_last_tokens(&client, LOCKS).await;
             let lag_ms = rand::thread_rng().gen_range(LAG_MS_MIN..LAG_MS_MAX);
-            sleep(Duration::from_millis(lag_ms)).await;
-            wait_for_later_tokens(&client, &replicated).await
+            let lag = Duration::from_millis(lag_ms);
+            let_replicas_lag(redis, master, &client, LOCKS, lag).await
         }
     };
     let from = boottime();
