@@ -384,7 +384,7 @@ FAULTS = [
     Fault(
         "a record is not kept until the end of its closure",
         test("redis", "a_record_is_kept_until_the_end_of_its_closure"),
-        [("server/src/store/redis/lua/record.lua", "queue.until_ms, closed_until)", "queue.until_ms)")],
+        [("server/src/store/redis/lua/record.lua", "queue.until_ms, closed_until,", "queue.until_ms,")],
     ),
     Fault(
         "a lease whose end has begun is renewed",
