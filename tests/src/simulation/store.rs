@@ -63,7 +63,7 @@ pub struct SimulatedStore {
     sent: Mutex<Option<Instant>>,
 }
 
-/// What a server has saved, for a server that replaces it.
+/// Data of a server, for a server that replaces it.
 pub struct SavedData {
     pub records: SavedRecords,
     /// The limit of spans at that time, as a broker has read it.

@@ -9,7 +9,7 @@ use leasehold_tests::model::{
 
 /// Histories, each below the name of its rule. `NUMBER x ACTION` repeats an action.
 const HISTORIES: &str = include_str!("recovery_rules.txt");
-/// The same for the rules of an early end.
+/// Histories for the rules of an early end.
 const EARLY_END_HISTORIES: &str = include_str!("early_end_rules.txt");
 /// Number of random histories with an early end.
 const EARLY_END_WALKS: u64 = 2_000;

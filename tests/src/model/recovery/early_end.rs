@@ -39,7 +39,7 @@ pub(super) struct Progress {
     pub(super) offset: i64,
 }
 
-/// What the copy contained with which an era began.
+/// Contents of the copy with which an era began.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Copied {
     pub(super) era: u32,
@@ -47,7 +47,7 @@ pub(super) struct Copied {
     pub(super) members: Members,
 }
 
-/// What a broker knew when it connected to a master with a new era.
+/// Knowledge of a broker at the time when it connected to a master with a new era.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Report {
     /// The new era.

@@ -66,7 +66,7 @@ struct Broker {
     membership: Membership,
 }
 
-/// What a broker knows for an early end of the time without grants.
+/// Knowledge of a broker for an early end of the time without grants.
 #[derive(Debug, Clone, Copy, Default)]
 struct Membership {
     member: Option<u32>,
