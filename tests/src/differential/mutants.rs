@@ -41,7 +41,7 @@ pub const MUTANTS: [Mutant; 118] = [
     ),
     mutant(
         "an entry that was lost with data does not close the lock",
-        "if what ~= '' and has_lost_data_since(h.since) then",
+        "if what ~= '' and rare().has_lost_data_since(h.since) then",
         "if false then",
     ),
     mutant(
@@ -51,7 +51,7 @@ pub const MUTANTS: [Mutant; 118] = [
     ),
     mutant(
         "each release of an entry closes the lock",
-        "if what ~= '' and has_lost_data_since(h.since) then",
+        "if what ~= '' and rare().has_lost_data_since(h.since) then",
         "if what ~= '' then",
     ),
     mutant(
@@ -86,7 +86,7 @@ pub const MUTANTS: [Mutant; 118] = [
     ),
     mutant(
         "tombstones are not read",
-        "if has_tombstone(attempt) then return",
+        "if tombstones and rare().has_tombstone(attempt) then return",
         "if false then return",
     ),
     mutant(
@@ -231,8 +231,8 @@ pub const MUTANTS: [Mutant; 118] = [
     ),
     mutant(
         "a lock_delay counts from its notice",
-        "close('DELAY', delay_from + delay, h.owner)",
-        "close('DELAY', now + delay, h.owner)",
+        "receive('DELAY', delay_from + delay, h.owner)",
+        "receive('DELAY', now + delay, h.owner)",
     ),
     mutant(
         "the last closure counts",
@@ -246,23 +246,23 @@ pub const MUTANTS: [Mutant; 118] = [
     ),
     mutant(
         "a release does not start the at_least",
-        "close_after(h, has_flag(h, DELAYS_ON_RELEASE) and now, close)",
-        "if has_flag(h, DELAYS_ON_RELEASE) then close_after(h, now, close) end",
+        "rare().close_after(h, has_flag(h, DELAYS_ON_RELEASE) and now)",
+        "if has_flag(h, DELAYS_ON_RELEASE) then rare().close_after(h, now) end",
     ),
     mutant(
         "each release starts the lock_delay",
-        "close_after(h, has_flag(h, DELAYS_ON_RELEASE) and now, close)",
-        "close_after(h, now, close)",
+        "rare().close_after(h, has_flag(h, DELAYS_ON_RELEASE) and now)",
+        "rare().close_after(h, now)",
     ),
     mutant(
         "an at_least counts from the end of the hold",
-        "close('ATLEAST', h.since + at_least, h.owner)",
-        "close('ATLEAST', now + at_least, h.owner)",
+        "receive('ATLEAST', h.since + at_least, h.owner)",
+        "receive('ATLEAST', now + at_least, h.owner)",
     ),
     mutant(
         "an expiry does not start the at_least",
-        "close_after(h, h.expires, close)\n  free_holder",
-        "if not string.match(h.terms, '^%d+,0,') then close_after(h, h.expires, close) end\n  free_holder",
+        "close_after(h, h.expires)\n  free_holder",
+        "if not string.match(h.terms, '^%d+,0,') then close_after(h, h.expires) end\n  free_holder",
     ),
     mutant(
         "a grant keeps the closure of the grant before",
@@ -321,7 +321,7 @@ pub const MUTANTS: [Mutant; 118] = [
     ),
     mutant(
         "a released entry closes nothing",
-        "      close_after(h, nil, close)\n",
+        "      rare().close_after(h, nil)\n",
         "",
     ),
     mutant(
@@ -351,7 +351,7 @@ pub const MUTANTS: [Mutant; 118] = [
     ),
     mutant(
         "a released entry comes back",
-        "if has_tombstone(request)\n",
+        "if tombstones and rare().has_tombstone(request)\n",
         "if false\n",
     ),
     mutant(
@@ -401,7 +401,7 @@ pub const MUTANTS: [Mutant; 118] = [
     ),
     mutant(
         "a released entry leaves no tombstone",
-        "if what ~= '' then add_tombstone(what) end\n",
+        "if what ~= '' then rare().add_tombstone(what) end\n",
         "",
     ),
     mutant(
@@ -411,8 +411,8 @@ pub const MUTANTS: [Mutant; 118] = [
     ),
     mutant(
         "the call that made a lease enters it",
-        "under == '' and (h or is_newly_released(lease))",
-        "under == '' and is_newly_released(lease)",
+        "under == '' and (h or field('z:' .. lease) and rare().is_newly_released(lease))",
+        "under == '' and field('z:' .. lease) and rare().is_newly_released(lease)",
     ),
     mutant(
         "a lease is granted beside itself",
@@ -451,12 +451,12 @@ pub const MUTANTS: [Mutant; 118] = [
     ),
     mutant(
         "a call that enters keeps its queue position",
-        "      dequeue(position, request)\n      w.attempts",
+        "      rare().dequeue(position, request)\n      w.attempts",
         "      w.attempts",
     ),
     mutant(
         "a call that enters forgets its older attempts",
-        "w.attempts = add_attempt(attempts_on(stream, waits), attempt)",
+        "w.attempts = rare().add_attempt(rare().attempts_on(stream, waits), attempt)",
         "w.attempts = w.attempts",
     ),
     mutant(
@@ -466,7 +466,7 @@ pub const MUTANTS: [Mutant; 118] = [
     ),
     mutant(
         "a lock that expired is added again",
-        "or was_expired(lease)\n    or under == ''",
+        "or field('e:' .. lease) and rare().was_expired(lease)\n    or under == ''",
         "or under == ''",
     ),
     mutant(
@@ -536,8 +536,8 @@ pub const MUTANTS: [Mutant; 118] = [
     ),
     mutant(
         "a repeat moves no lease",
-        "    attach_to(h, requested)\n    set_attempts",
-        "    set_attempts",
+        "    rare().attach_to(h, requested)\n    rare().set_attempts",
+        "    rare().set_attempts",
     ),
     mutant(
         "every waiter is the last of the queue",
@@ -576,8 +576,8 @@ pub const MUTANTS: [Mutant; 118] = [
     ),
     mutant(
         "a repeat claims a hand-off while grants are closed",
-        "if h and h.position and ms_until_grants() ~= 0 then\n    lapse(h)\n    h = nil",
-        "if false then\n    lapse(h)\n    h = nil",
+        "if h and h.position and ms_until_grants() ~= 0 then\n    rare().lapse(h)\n    h = nil",
+        "if false then\n    rare().lapse(h)\n    h = nil",
     ),
     mutant(
         "a lease that may have lapsed is attached while grants are closed",

@@ -81,14 +81,15 @@ const CONSTANTS: [(&str, u64); 21] = named![
 ];
 
 /// Text of the script that runs the function `$verb`: the parts that it needs, in an order in which
-/// each part uses only earlier parts.
+/// each part uses only earlier parts. The parts of `$rare` are created when the first of their
+/// functions is needed (prelude.lua).
 ///
-/// The parts are in two nested functions, which makes their functions cheaper to create. A variable
+/// The parts are in nested functions, which makes their functions cheaper to create. A variable
 /// from outside the enclosing function costs nothing, but Lua searches the variables of the
 /// enclosing function one after the other. A function may use at most 60 variables from outside
-/// (upvalues), which limits where the inner function can begin.
+/// (upvalues), which limits where the inner functions can begin.
 macro_rules! text {
-    ($flags:literal, $verb:literal, [$($part:literal),*]) => {
+    ($flags:literal, $verb:literal, [$($part:literal),*], [$($rare:literal),*], [$($last:literal),*]) => {
         concat!(
             "#!lua",
             $flags,
@@ -96,31 +97,28 @@ macro_rules! text {
             schema!(),
             "'\n",
             include_str!("lua/prelude.lua"),
-            include_str!("lua/messages.lua"),
             "local function parts()\n",
-            include_str!("lua/queue.lua"),
             include_str!("lua/holders.lua"),
             include_str!("lua/record.lua"),
+            include_str!("lua/era_check.lua"),
             "local function inner_parts()\n",
+            include_str!("lua/grant.lua"),
+            include_str!("lua/ended_leases.lua"),
             $(include_str!(concat!("lua/", $part, ".lua")),)*
+            "function create_rare()\n",
+            include_str!("lua/messages.lua"),
+            include_str!("lua/queue.lua"),
+            include_str!("lua/holder_lists.lua"),
+            include_str!("lua/rejections.lua"),
+            include_str!("lua/closure.lua"),
+            include_str!("lua/lease_ends.lua"),
+            $(include_str!(concat!("lua/", $rare, ".lua")),)*
+            "end\n",
+            $(include_str!(concat!("lua/", $last, ".lua")),)*
             "return ",
             $verb,
             "\nend\nreturn inner_parts()\nend\nreturn run(parts())\n"
         )
-    };
-}
-
-/// Text of a verb that changes holders.
-macro_rules! changing {
-    ($flags:literal, $verb:literal, [$($part:literal),*]) => {
-        text!($flags, $verb, ["era_check", "grant", "closure", "ended_leases" $(, $part)*])
-    };
-}
-
-/// Text of a verb that also grants locks to waiters.
-macro_rules! granting {
-    ($flags:literal, $verb:literal, [$($part:literal),*]) => {
-        changing!($flags, $verb, ["advance" $(, $part)*])
     };
 }
 
@@ -181,35 +179,81 @@ fn with_constants(text: &str) -> String {
     replaced
 }
 
-const ACQUIRE: &str = granting!("", "acquire", ["requests", "stream", "vote", "acquire"]);
+const ACQUIRE: &str = text!(
+    "",
+    "acquire",
+    ["room", "stream"],
+    [
+        "advance",
+        "requests",
+        "attachment",
+        "unlisted",
+        "attempts",
+        "waiting",
+        "vote"
+    ],
+    ["acquire"]
+);
 /// Text of renew. Renew, attach, release, cancel, touch and revoke run even if the server is out of
 /// memory.
-const RENEW: &str = changing!(" flags=allow-oom", "renew", ["stream", "renew"]);
-const ATTACH: &str = changing!(" flags=allow-oom", "attach", ["stream", "renew"]);
-const RELEASE: &str = granting!(
+const RENEW: &str = text!(
+    " flags=allow-oom",
+    "renew",
+    ["stream"],
+    ["unlisted"],
+    ["renew"]
+);
+const ATTACH: &str = text!(
+    " flags=allow-oom",
+    "rare().attach",
+    ["stream"],
+    ["attachment", "attach"],
+    []
+);
+const RELEASE: &str = text!(
     " flags=allow-oom",
     "release",
-    ["requests", "stream", "release"]
+    ["room", "stream"],
+    ["advance", "requests"],
+    ["release"]
 );
-const CANCEL: &str = granting!(
+const CANCEL: &str = text!(
     " flags=allow-oom",
-    "cancel",
-    ["requests", "stream", "release"]
+    "rare().cancel",
+    ["room"],
+    ["advance", "requests", "cancel"],
+    []
 );
-const TOUCH: &str = granting!(" flags=allow-oom", "touch", ["touch"]);
-const SET_LIMIT: &str = granting!("", "set_lock_limit", ["operator"]);
-const SET_CLOSURE: &str = granting!("", "set_closure", ["operator"]);
-const REVOKE: &str = granting!(" flags=allow-oom", "revoke", ["operator"]);
-const GET: &str = text!(
-    " flags=no-writes",
-    "get",
-    ["closure", "era_check", "inspect"]
+const TOUCH: &str = text!(
+    " flags=allow-oom",
+    "rare().touch",
+    ["room"],
+    ["advance", "touch"],
+    []
 );
-const CHECK: &str = text!(
-    " flags=no-writes",
-    "check",
-    ["closure", "era_check", "inspect"]
+const SET_LIMIT: &str = text!(
+    "",
+    "rare().set_lock_limit",
+    ["room"],
+    ["advance", "operator"],
+    []
 );
+const SET_CLOSURE: &str = text!(
+    "",
+    "rare().set_closure",
+    ["room"],
+    ["advance", "operator"],
+    []
+);
+const REVOKE: &str = text!(
+    " flags=allow-oom",
+    "rare().revoke",
+    ["room"],
+    ["advance", "operator"],
+    []
+);
+const GET: &str = text!(" flags=no-writes", "rare().get", [], ["inspect"], []);
+const CHECK: &str = text!(" flags=no-writes", "rare().check", [], ["inspect"], []);
 
 /// Texts of the scripts with the values of the constants, in the order of [`Verb`]. They are created
 /// once, because tests start hundreds of stores.

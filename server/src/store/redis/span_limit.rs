@@ -1,6 +1,6 @@
 //! Limit of the spans of leases, from which the time without grants after a loss of data follows.
 //!
-//! The era contains the limit, and scripts cut grants and renewals to it (era_check.lua). A change
+//! The era contains the limit, and scripts cut grants and renewals to it (rejections.lua). A change
 //! takes time (spans.lua). Meanwhile grants use the smaller value, and a recovery counts the larger
 //! one. Therefore what a broker has read stays valid for [`SpanLimitTerms::trusted_ms`], whatever
 //! happens to the store.

@@ -61,8 +61,8 @@ pub const MUTANTS_OF_REVOKING: [Mutant; 15] = [
     ),
     mutant(
         "what was released closes nothing",
-        "close_after(h, has_flag(h, DELAYS_ON_RELEASE) and now, close)",
-        "close_after(h, nil, close)",
+        "rare().close_after(h, has_flag(h, DELAYS_ON_RELEASE) and now)",
+        "rare().close_after(h, nil)",
     ),
     mutant(
         "a revoked lease is not of several grants",

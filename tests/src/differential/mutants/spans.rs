@@ -70,33 +70,33 @@ pub const MUTANTS_OF_SPANS: [Mutant; 20] = [
     ),
     mutant(
         "a repeat ignores the limit of spans",
-        "    if not fits_span(h) then return span_rejection() end\n    attach_to",
-        "    attach_to",
+        "    if not fits_span(h) then return rare().span_rejection() end\n    rare().attach_to",
+        "    rare().attach_to",
     ),
     mutant(
         "an entry ignores the limit of spans",
-        "    if not fits_span(h) then return span_rejection() end\n    if waits",
+        "    if not fits_span(h) then return rare().span_rejection() end\n    if waits",
         "    if waits",
     ),
     mutant(
         "a waiter keeps its position over the limit of spans",
-        "    if not fits_span(w) then return span_rejection() end\n    if wait > 0",
+        "    if not fits_span(w) then return rare().span_rejection() end\n    if wait > 0",
         "    if wait > 0",
     ),
     mutant(
         "a new call ignores the limit of spans",
-        "  if not fits_span(w) then return span_rejection() end\n  -- advance",
+        "  if not fits_span(w) then return rare().span_rejection() end\n  -- advance",
         "  -- advance",
     ),
     mutant(
         "a renewal ignores the limit of spans",
-        "  if not fits_span(h) then return span_rejection() end\n  if is_delivered",
+        "  if not fits_span(h) then return rare().span_rejection() end\n  if is_delivered",
         "  if is_delivered",
     ),
     mutant(
         "a renewal is rejected for its span after max_hold",
-        "  if not effective_ttl(h) then return reply(end_reason(h)) end\n  if not fits_span(h) then return span_rejection() end\n  if is_delivered",
-        "  if not fits_span(h) then return span_rejection() end\n  if not effective_ttl(h) then return reply(end_reason(h)) end\n  if is_delivered",
+        "  if not effective_ttl(h) then return reply(rare().end_reason(h)) end\n  if not fits_span(h) then return rare().span_rejection() end\n  if is_delivered",
+        "  if not fits_span(h) then return rare().span_rejection() end\n  if not effective_ttl(h) then return reply(rare().end_reason(h)) end\n  if is_delivered",
     ),
     mutant(
         "a waiter over the limit of spans is handed the lock",

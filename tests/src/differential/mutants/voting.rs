@@ -5,7 +5,7 @@ use super::{Mutant, mutant};
 pub const MUTANTS_OF_VOTING: [Mutant; 10] = [
     mutant(
         "a renewal by the client is not recorded",
-        "if is_delivered == '1' then add_unlisted_attempt(h) end",
+        "if is_delivered == '1' then rare().add_unlisted_attempt(h) end",
         "",
     ),
     mutant(
@@ -50,7 +50,7 @@ pub const MUTANTS_OF_VOTING: [Mutant; 10] = [
     ),
     mutant(
         "a broker with other waiters is not subscribed",
-        "  if proposed and notify == '2' then subscribe_release() end\n",
+        "  if proposed and notify == '2' then rare().subscribe_release() end\n",
         "",
     ),
 ];

@@ -81,20 +81,9 @@ local function next_waiter(position)
   if queue.resume > 0 then queue.resume, is_queue_touched = 0, true end
 end
 
--- Returns the limit in use, or 0 while the lock has neither holders nor waiters.
-local function limit_in_use()
-  if set_limit > 0 then return set_limit end
-  return (holders.n > 0 or queue.n > 0) and holders.limit or 0
-end
-
-local function fits(weight)
-  return closed_until <= now and holders.n < HOLDERS_MAX and holders.used + weight <= holders.limit
-end
-
 -- Grants the lock in queue order while there is room: finally to waiters of this broker,
 -- provisionally to those of other brokers. Returns true if the next waiter does not fit.
-local function advance()
-  if queue.n == 0 then return false end
+local function grant_waiters()
   if ms_until_grants() ~= 0 or not fits(1) then return true end
   local granted, blocked, w, messages = 0, false
   -- expired holders may be left for the next command (`more`); the queue advances nevertheless
@@ -147,3 +136,5 @@ local function publish_release()
     if broker ~= broker_id then publish(broker, lock) end
   end
 end
+
+exports.grant_waiters, exports.publish_release = grant_waiters, publish_release

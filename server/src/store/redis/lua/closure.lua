@@ -15,12 +15,13 @@ local function close(cause, until_ms, owner)
 end
 
 -- Closes the lock after the hold of a lease: for its lock_delay from `delay_from` on, or nil for
--- none, and until its at_least has passed. `close` receives each closure.
-local function close_after(h, delay_from, close)
+-- none, and until its at_least has passed. `receive` receives each closure; without it the lock is closed.
+local function close_after(h, delay_from, receive)
   if h.terms == '' then return end
+  receive = receive or close
   local delay, at_least = string.match(h.terms, '^%d+,(%d+),(%d+)')
-  if delay_from and delay ~= '0' then close('DELAY', delay_from + delay, h.owner) end
-  if at_least ~= '0' then close('ATLEAST', h.since + at_least, h.owner) end
+  if delay_from and delay ~= '0' then receive('DELAY', delay_from + delay, h.owner) end
+  if at_least ~= '0' then receive('ATLEAST', h.since + at_least, h.owner) end
 end
 
 -- Returns a closure as callers receive it: empty unless the lock is closed now.
@@ -35,3 +36,5 @@ local function recorded_closure()
   local cause, owner = string.match(field('c'), '^(%u+)|(.*)$')
   return closure_info(cause, closed_until, owner)
 end
+
+exports.close, exports.close_after = close, close_after

@@ -17,7 +17,7 @@ end
 local function cut_ttl(w)
   local ttl, span, delay = tonumber(w.ttl), span_of(w)
   if span <= SPAN_MIN_MS then return ttl, true end
-  local rest, least = span_limit() - delay - EXPIRY_MARGIN_MS, math.min(ttl, CUT_TTL_MIN_MS)
+  local rest, least = rare().span_limit() - delay - EXPIRY_MARGIN_MS, math.min(ttl, CUT_TTL_MIN_MS)
   local longest = rest - math.floor((rest + 1) / (EXPIRY_DIVISOR + 1))
   return math.min(ttl, math.max(longest, least)), longest >= least
 end
@@ -77,7 +77,7 @@ local function grant(w, position, token)
     changed['l:' .. h.lease] = h.slot
     if not position then changed['r:' .. h.request] = '@' .. h.slot end
   end
-  if not position then record_change('ACQUIRED', h) end
+  if watched and not position then rare().record_change('ACQUIRED', h) end
   return h
 end
 
@@ -86,7 +86,7 @@ local function free_holder(h)
   if h.entries ~= '' then
     for request in string.gmatch(h.entries, '(%w+):%w+:%d+:') do changed['r:' .. request] = false end
   end
-  if h.position then dequeue(h.position, h.request) elseif h.slot > 1 then changed['r:' .. h.request] = false end
+  if h.position then rare().dequeue(h.position, h.request) elseif h.slot > 1 then changed['r:' .. h.request] = false end
   remove(h)
 end
 
@@ -95,24 +95,13 @@ end
 local function extend(h)
   local is_claim = h.position
   if is_claim then
-    dequeue(h.position, h.request)
+    rare().dequeue(h.position, h.request)
     h.position = nil
     if h.slot > 1 then changed['r:' .. h.request] = '@' .. h.slot end
   end
   h.expires = math.max(h.expires, now + expiry(effective_ttl(h)))
   holders.latest = math.max(holders.latest, h.expires)
-  if is_claim then record_change('ACQUIRED', h) end
+  if is_claim then rare().record_change('ACQUIRED', h) end
   if holders.n == 1 then holders.earliest = h.expires end
   write_holder(h)
-end
-
--- Placeholder for attempts that are not listed, because the list of the holder was full or because
--- they have not reached this node of a RedLock store. Their replies may have been delivered. No
--- cancel can name the placeholder, so cancels can no longer free the lock.
-local UNLISTED = '0000000000000'
-
--- Records that the client has received the lease, perhaps by an attempt that is not listed.
-local function add_unlisted_attempt(h)
-  if string.sub(h.attempts, 1, 13) == UNLISTED then return end
-  h.attempts = UNLISTED .. '@' .. broker_id .. ',' .. h.attempts
 end

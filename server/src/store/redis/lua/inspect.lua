@@ -37,3 +37,5 @@ local function check(token)
   end
   return reply('STALE', last_token)
 end
+
+exports.get, exports.check = get, check

@@ -20,3 +20,5 @@ local function publish_changes()
   local channel = string.match(lock, '^[^{]*') .. 'watch'
   redis.pcall('PUBLISH', channel, lock .. '\n!\n' .. table.concat(events))
 end
+
+exports.record_change, exports.publish_changes = record_change, publish_changes

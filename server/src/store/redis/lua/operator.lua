@@ -81,3 +81,5 @@ local function set_closure(until_ms, operator, notify)
   if notify == '1' then publish_release() end
   return reply('CLOSURE', closure)
 end
+
+exports.revoke, exports.set_lock_limit, exports.set_closure = revoke, set_lock_limit, set_closure

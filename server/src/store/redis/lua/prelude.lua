@@ -17,9 +17,21 @@ local now = math.floor(now_us / 1000)
 local closed_until, set_limit
 -- fields that were read, and fields that save() will write: a value, or false for a missing field
 local known, changed, is_queue_touched, more, hand_offs, events
--- holders that were read, by slot; and the lease that leaves its stream (stream.lua)
+-- holders that were read, by slot; and the lease that leaves its stream (attachment.lua)
 local holder_cache, moved
 local last_token, holders, queue, released, expired
+
+-- Functions that few runs need, which rare() returns by name. Lua creates the functions of a script
+-- again in each run, which takes longer than their work. So create_rare() (scripts.rs), which has
+-- these functions, runs only when the first of them is needed.
+local exports, create_rare
+local function rare()
+  if not exports then
+    exports = {}
+    create_rare()
+  end
+  return exports
+end
 
 -- Formats an integer. Lua's default number format is slow and exact only below 10^14, less than a
 -- token.

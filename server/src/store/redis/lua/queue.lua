@@ -42,3 +42,5 @@ local function dequeue(position, request)
   for at = 1, #queue.brokers, 16 do changed['b:' .. string.sub(queue.brokers, at, at + 15)] = false end
   queue = { head = 1, tail = 0, n = 0, until_ms = 0, ms = 0, heard = 0, resume = 0, brokers = '' }
 end
+
+exports.read_waiter, exports.dequeue = read_waiter, dequeue

@@ -39,7 +39,7 @@ end
 local function save()
   -- without its record the next token would be the time, which may still be smaller
   local h, last = holders, math.max(now, holders.latest, queue.until_ms, closed_until, last_token / 1000)
-  if #events > 0 then publish_changes() end
+  if #events > 0 then rare().publish_changes() end
   if math.max(last, last_token) >= 2^53 then unreadable('a number that is none') end
   if is_queue_touched then
     changed.q = queue.n > 0 and string.format('%d|%d|%d|%d|%d|%d|%d|', queue.head, queue.tail, queue.n,

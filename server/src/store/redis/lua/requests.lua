@@ -11,6 +11,13 @@ local function add_tombstone(id)
   changed.a = table.concat(kept, ',', math.max(#kept - TOMBSTONES_MAX + 1, 1))
 end
 
+-- Returns true if a request or attempt has a tombstone.
+local function has_tombstone(id)
+  local tombstones = field('a')
+  local until_ms = tombstones and string.match(tombstones, '%f[%w]' .. id .. '|(%d+)')
+  return until_ms and tonumber(until_ms) > now
+end
+
 -- Entries of a holder: one for each time that its lease has entered the lock. The entry with the
 -- greatest weight is in the holder's own fields and determines the holder's weight. The others are
 -- in `entries`, oldest first.
@@ -52,3 +59,6 @@ local function remove_entry(h, e, keeps_weight)
   h.entries = e.before .. e.after
   write_holder(h)
 end
+
+exports.add_tombstone, exports.has_tombstone, exports.entry_of = add_tombstone, has_tombstone, entry_of
+exports.set_attempts, exports.remove_entry = set_attempts, remove_entry

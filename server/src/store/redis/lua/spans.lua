@@ -3,7 +3,7 @@
 -- when a larger span is requested. It is lowered when no larger span was in use for a window of 2 Q.
 --
 -- Each change takes at least `change` ms: until then scripts use the smaller limit, and a recovery
--- counts the larger one (era_check.lua, span_limit.rs). A lowered limit counts only after the
+-- counts the larger one (rejections.lua, span_limit.rs). A lowered limit counts only after the
 -- larger spans have passed. A raise during a lowering keeps the larger limit.
 --
 -- KEYS era, spans: 'stamp|begin of the window|largest span in it|largest span in the window before';

@@ -22,3 +22,5 @@ local function touch(from)
   end
   return reply('TOUCHED', rejoin and 1 or 0, next_event(), last < holders.top and last + 1 or 0, mine)
 end
+
+exports.touch = touch

@@ -1,13 +1,11 @@
 -- Votes of a RedLock store: each node grants the lock with the token that is proposed to all nodes,
 -- or returns the token that it would accept.
-local proposed, max_clock_skew, may_raise_token, notify
+local proposed, max_clock_skew, may_raise_token
 
--- Sets the proposal. token: 0 requests no new grant, '' if this node decides alone.
--- max_clock_skew_ms: largest allowed distance of the token from this node's clock. is_raise: '1' to
--- raise the token of a holder. when: when to notify this broker that the lock is free (0: never, 1:
--- if it is not granted now, 2: in any case).
-local function propose(token, max_clock_skew_ms, is_raise, when)
-  proposed, max_clock_skew, may_raise_token, notify = tonumber(token), max_clock_skew_ms, is_raise == '1', when
+-- Sets the proposal. max_clock_skew_ms: largest allowed distance of the token from this node's clock.
+-- is_raise: '1' to raise the token of a holder.
+local function propose(token, max_clock_skew_ms, is_raise)
+  proposed, max_clock_skew, may_raise_token = token, max_clock_skew_ms, is_raise == '1'
 end
 
 -- Returns true if the token is too old. It must be near this node's clock, because the node may
@@ -41,3 +39,6 @@ local function subscribe_release()
     changed.n = brokers .. broker_id
   end
 end
+
+exports.propose, exports.vote_objection = propose, vote_objection
+exports.raise_token, exports.subscribe_release = raise_token, subscribe_release
