@@ -32,7 +32,7 @@ sed -i 's/^version = .*/version = "99.0.0"/' "$copy/Cargo.toml"
 put Cargo.toml $'[profile.dev.package.leasehold-server]\nopt-level = 1' $'[profile.dev.package.leasehold-server]\nopt-level = 0'
 put server/Cargo.toml 'name = "leasehold-server"' $'name = "leasehold-server"\nautobins = false'
 printf '\n[[bin]]\nname = "leasehold-server-ahead"\npath = "src/main.rs"\n' >>"$copy/server/Cargo.toml"
-put server/src/store/redis/lua/record.lua "{ 'v', SCHEMA }" "{ 'v', SCHEMA, 'later', '1' }"
+put server/src/store/redis/lua/record.lua "{ 'v', SCHEMA, nil" "{ 'v', SCHEMA, 'later', '1', nil"
 put server/src/store/redis/lua/messages.lua \
     "else call('PUBLISH', channel, message) end" \
     "else call('PUBLISH', channel, message) call('PUBLISH', channel, lock .. '\\n?\\nlater') end"

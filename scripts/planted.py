@@ -310,7 +310,7 @@ FAULTS = [
         [
             (
                 f"{REDIS}/lua/release.lua",
-                "    if is_part and (e or what == '') then rare().record_partial_release(lease, now + expiry(h.ttl)) end\n",
+                "    if is_part and (e or what == '') then rare().record_partial_release(h) end\n",
                 "",
             )
         ],

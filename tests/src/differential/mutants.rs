@@ -126,8 +126,8 @@ pub const MUTANTS: [Mutant; 118] = [
     ),
     mutant(
         "a renewal shortens",
-        "math.max(h.expires, now + expiry(effective_ttl(h)))",
-        "now + expiry(effective_ttl(h))",
+        "math.max(h.expires, now + expiry(h.validity))",
+        "now + expiry(h.validity)",
     ),
     mutant(
         "late commands are executed",
@@ -431,8 +431,8 @@ pub const MUTANTS: [Mutant; 118] = [
     ),
     mutant(
         "a part of a lease is forgotten at once",
-        "record_partial_release(lease, now + expiry(h.ttl))",
-        "record_partial_release(lease, now)",
+        "h.lease, now + expiry(h.ttl))",
+        "h.lease, now)",
     ),
     mutant(
         "a part is remembered like the whole",

@@ -102,8 +102,6 @@ macro_rules! text {
             include_str!("lua/record.lua"),
             include_str!("lua/era_check.lua"),
             "local function inner_parts()\n",
-            include_str!("lua/grant.lua"),
-            include_str!("lua/ended_leases.lua"),
             $(include_str!(concat!("lua/", $part, ".lua")),)*
             "function create_rare()\n",
             include_str!("lua/messages.lua"),
@@ -111,7 +109,6 @@ macro_rules! text {
             include_str!("lua/holder_lists.lua"),
             include_str!("lua/rejections.lua"),
             include_str!("lua/closure.lua"),
-            include_str!("lua/lease_ends.lua"),
             $(include_str!(concat!("lua/", $rare, ".lua")),)*
             "end\n",
             $(include_str!(concat!("lua/", $last, ".lua")),)*
@@ -182,8 +179,11 @@ fn with_constants(text: &str) -> String {
 const ACQUIRE: &str = text!(
     "",
     "acquire",
-    ["room", "stream"],
+    ["expire", "validity", "grant", "extend", "room", "stream"],
     [
+        "free",
+        "ended_leases",
+        "lease_ends",
         "advance",
         "requests",
         "attachment",
@@ -199,57 +199,116 @@ const ACQUIRE: &str = text!(
 const RENEW: &str = text!(
     " flags=allow-oom",
     "renew",
-    ["stream"],
-    ["unlisted"],
+    ["expire", "load_lease", "validity", "extend", "stream"],
+    ["free", "ended_leases", "lease_ends", "unlisted"],
     ["renew"]
 );
 const ATTACH: &str = text!(
     " flags=allow-oom",
     "rare().attach",
-    ["stream"],
-    ["attachment", "attach"],
+    ["expire", "load_lease"],
+    [
+        "validity",
+        "free",
+        "ended_leases",
+        "lease_ends",
+        "stream",
+        "attachment",
+        "attach"
+    ],
     []
 );
 const RELEASE: &str = text!(
     " flags=allow-oom",
     "release",
-    ["room", "stream"],
-    ["advance", "requests"],
+    [
+        "expire",
+        "load_lease",
+        "free",
+        "ended_leases",
+        "room",
+        "stream"
+    ],
+    ["validity", "grant", "lease_ends", "advance", "requests"],
     ["release"]
 );
 const CANCEL: &str = text!(
     " flags=allow-oom",
     "rare().cancel",
-    ["room"],
-    ["advance", "requests", "cancel"],
+    ["expire", "room"],
+    [
+        "validity",
+        "free",
+        "grant",
+        "ended_leases",
+        "lease_ends",
+        "advance",
+        "requests",
+        "cancel"
+    ],
     []
 );
 const TOUCH: &str = text!(
     " flags=allow-oom",
     "rare().touch",
-    ["room"],
-    ["advance", "touch"],
+    ["expire", "room"],
+    [
+        "validity",
+        "free",
+        "grant",
+        "ended_leases",
+        "lease_ends",
+        "advance",
+        "touch"
+    ],
     []
 );
 const SET_LIMIT: &str = text!(
     "",
     "rare().set_lock_limit",
-    ["room"],
-    ["advance", "operator"],
+    ["expire", "room"],
+    [
+        "load_lease",
+        "validity",
+        "free",
+        "grant",
+        "ended_leases",
+        "lease_ends",
+        "advance",
+        "operator"
+    ],
     []
 );
 const SET_CLOSURE: &str = text!(
     "",
     "rare().set_closure",
-    ["room"],
-    ["advance", "operator"],
+    ["expire", "room"],
+    [
+        "load_lease",
+        "validity",
+        "free",
+        "grant",
+        "ended_leases",
+        "lease_ends",
+        "advance",
+        "operator"
+    ],
     []
 );
 const REVOKE: &str = text!(
     " flags=allow-oom",
     "rare().revoke",
-    ["room"],
-    ["advance", "operator"],
+    ["expire", "room"],
+    [
+        "load_lease",
+        "validity",
+        "free",
+        "grant",
+        "ended_leases",
+        "lease_ends",
+        "advance",
+        "operator"
+    ],
     []
 );
 const GET: &str = text!(" flags=no-writes", "rare().get", [], ["inspect"], []);

@@ -10,8 +10,8 @@ pub const MUTANTS_OF_SEVERAL: [Mutant; 3] = [
     ),
     mutant(
         "the holders of one lock are those of the next",
-        "events, holder_cache, moved = {}, {}, false, 0, {}, {}, {}, ''",
-        "events, moved = {}, {}, false, 0, {}, {}, ''\n  holder_cache = holder_cache or {}",
+        "events, holder_cache, moved = {}, {}, false, 0, {}, nil, {}, ''",
+        "events, moved = {}, {}, false, 0, {}, nil, ''\n  holder_cache = holder_cache or {}",
     ),
     mutant(
         "what changed of one lock changes the next",

@@ -1,4 +1,4 @@
--- Expiry of holders, and the records of ended leases.
+-- Records of ended leases.
 
 -- Returns true while the record of an ended lease still counts. kind: 'e' for an expiry, 'z' for a
 -- release, 'p' for a partial release
@@ -49,22 +49,4 @@ local function record_end(kind, counters, lease, at, reason)
   end
   changed[kind] = first .. '|' .. last .. parts
   return changed[kind]
-end
-
--- Returns the holder if it has not expired. Otherwise ends it and returns nil.
-local function unexpired(h)
-  if not h or h.expires > now then return h end
-  if h.position then rare().lapse(h) else rare().end_lease(h) end
-end
-
--- Ends expired holders.
-local function expire()
-  if holders.n > 0 and holders.earliest <= now then rare().end_expired() end
-end
-
--- Reads the record, ends expired holders, and returns the holder of the lease.
-local function load_lease(lease)
-  load('l:' .. lease, 'z:' .. lease, 'e:' .. lease)
-  expire()
-  return unexpired(holder_of(lease))
 end

@@ -20,32 +20,15 @@ local function write_holder(h)
     .. (h.position or '') .. '|' .. h.attempts .. '|' .. h.entries .. '|' .. h.stream .. '|' .. h.owner
 end
 
--- Flags in the last digit of the terms: the grant was added to an existing lease; the lease is
--- revoked; the lock_delay of the revoked lease applies even if the lease is released.
-local ADDED, REVOKED, DELAYS_ON_RELEASE = 1, 2, 4
-local function has_flag(h, flag) return h.terms ~= '' and string.sub(h.terms, -1) % (2 * flag) >= flag end
-
 local function hold_count(h)
   if h.entries == '' then return 1 end
   local _, others = string.gsub(h.entries, ';', ';')
   return 1 + others
 end
 
--- Removes a holder from its slot.
-local function remove(h)
-  local all = holders
-  holder_cache[h.slot], changed['h:' .. h.slot] = false, h.slot == 1 and ''
-  if h.slot > 1 then changed['l:' .. h.lease] = false end
-  all.n, all.used = all.n - 1, all.used - h.weight
-  if all.n > 0 then
-    all.spare = all.spare .. ',' .. h.slot
-  else
-    all.top, all.earliest, all.latest, all.spare = 0, 0, 0, ''
-  end
-end
-
 -- Returns the holder of a lease, found by its index field l:<lease> above the first slot.
 local function holder_of(lease)
+  if holders.n == 0 then return nil end
   local first = holder_at(1)
   if first and first.lease == lease then return first end
   local slot = holders.top > 1 and field('l:' .. lease)
@@ -55,6 +38,7 @@ end
 -- Returns the holder of a request, found by its index field r:<request>: the slot of a holder, or
 -- the queue position of a waiter.
 local function holder_by(request)
+  if holders.n == 0 then return nil end
   local first = holder_at(1)
   if first and first.request == request then return first end
   local r = field('r:' .. request)

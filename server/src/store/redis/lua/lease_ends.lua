@@ -92,11 +92,11 @@ end
 
 -- Records that a lock, or one of its entries, was released from a lease that may have other locks.
 -- The last record of a lease replaces the one before.
-local function record_partial_release(lease, until_ms)
-  local previous = string.match(field('p:' .. lease) or '', '^%d+')
+local function record_partial_release(h)
+  local previous = string.match(field('p:' .. h.lease) or '', '^%d+')
   if previous then changed['pq:' .. previous] = false end
   local counters, parts = string.match(released, '^(%d+|%d+)|?(.*)$')
-  parts = record_end('p', parts ~= '' and parts or '1|0', lease, until_ms)
+  parts = record_end('p', parts ~= '' and parts or '1|0', h.lease, now + expiry(h.ttl))
   changed.p, changed.z = nil, counters .. '|' .. parts
 end
 

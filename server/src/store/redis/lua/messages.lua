@@ -13,6 +13,7 @@ local function record_change(kind, w)
   if not watched then return end
   local left = math.max((w.expires or w.until_ms) - now, 0)
   local text = table.concat({ kind, w.lease, w.token or 0, w.since, left, w.weight, holders.limit, w.owner }, '|')
+  events = events or {}
   events[#events + 1] = #text .. ':' .. text
 end
 

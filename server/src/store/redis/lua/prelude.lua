@@ -40,7 +40,7 @@ local function int(number) return string.format('%d', number) end
 -- Resets the state for another lock, of which no record has been read.
 local function reset(key)
   lock, closed_until, set_limit = key, 0, 0
-  known, changed, is_queue_touched, more, hand_offs, events, holder_cache, moved = {}, {}, false, 0, {}, {}, {}, ''
+  known, changed, is_queue_touched, more, hand_offs, events, holder_cache, moved = {}, {}, false, 0, {}, nil, {}, ''
 end
 
 -- Returns a field of the record as the verb has left it, or false if the field is missing.

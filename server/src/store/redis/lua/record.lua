@@ -7,7 +7,7 @@ local function load(...)
   local names, v = { ... }, call('HMGET', lock, 'v', 'f', 'u', 'h:1', 'q', 'z', 'e', ...)
   if v[1] and v[1] ~= SCHEMA then unreadable('version ' .. v[1]) end
   last_token = tonumber(v[2] or 0)
-  known.u, known['h:1'] = v[3], v[4]
+  known = { f = v[2], u = v[3], ['h:1'] = v[4], q = v[5], z = v[6], e = v[7] }
   for i = 1, #names do known[names[i]] = v[7 + i] end
   if v[3] then
     local n, top, used, limit, earliest, latest, closed, set, spare =
@@ -39,7 +39,7 @@ end
 local function save()
   -- without its record the next token would be the time, which may still be smaller
   local h, last = holders, math.max(now, holders.latest, queue.until_ms, closed_until, last_token / 1000)
-  if #events > 0 then rare().publish_changes() end
+  if events then rare().publish_changes() end
   if math.max(last, last_token) >= 2^53 then unreadable('a number that is none') end
   if is_queue_touched then
     changed.q = queue.n > 0 and string.format('%d|%d|%d|%d|%d|%d|%d|', queue.head, queue.tail, queue.n,
@@ -52,12 +52,19 @@ local function save()
     and string.format('%d|%d|%d|%d|%d|%d|%d|%d|', h.n, h.top, h.used, h.limit, h.earliest, h.latest,
       closed_until, set_limit) .. h.spare
   if u ~= known.u then changed.u = u end
-  local sets, deletes = { 'v', SCHEMA }, {}
+  -- room for the fields that most commands write, because Lua copies a table that grows
+  local sets, deletes = { 'v', SCHEMA, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil }, nil
+  local count = #sets
   for name, value in pairs(changed) do
-    if value then sets[#sets + 1], sets[#sets + 2] = name, value else deletes[#deletes + 1] = name end
+    if value then
+      sets[count + 1], sets[count + 2], count = name, value, count + 2
+    else
+      deletes = deletes or {}
+      deletes[#deletes + 1] = name
+    end
   end
-  for i = 1, #sets, 1000 do call('HSET', lock, unpack(sets, i, math.min(i + 999, #sets))) end
-  for i = 1, #deletes, 1000 do call('HDEL', lock, unpack(deletes, i, math.min(i + 999, #deletes))) end
+  for i = 1, count, 1000 do call('HSET', lock, unpack(sets, i, math.min(i + 999, count))) end
+  for i = 1, deletes and #deletes or 0, 1000 do call('HDEL', lock, unpack(deletes, i, math.min(i + 999, #deletes))) end
   if set_limit > 0 then return call('PERSIST', lock) end
   call('PEXPIRE', lock, int(last - now + IDLE_RECORD_TTL_MS))
 end

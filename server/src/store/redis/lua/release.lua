@@ -22,7 +22,7 @@ local function release(lease, token, what, via, notify)
     local e = what ~= '' and rare().entry_of(h, what)
     if what ~= '' then rare().add_tombstone(what) end
     -- also if entries are left: the holder may not know of them, and they may be rolled back
-    if is_part and (e or what == '') then rare().record_partial_release(lease, now + expiry(h.ttl)) end
+    if is_part and (e or what == '') then rare().record_partial_release(h) end
     if what ~= '' and not e then
       tag, left = 'RELEASED', hold_count(h)
     elseif e and h.entries ~= '' then

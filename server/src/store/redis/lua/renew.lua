@@ -1,4 +1,4 @@
--- Renew and Attach, which extend a lease and move it to another stream.
+-- Renew, which extends a lease.
 
 -- Renew: extends a lease, and claims a provisional hand-off. Never creates a lock and never
 -- shortens an expiry.
