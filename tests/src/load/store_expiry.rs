@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
-use tonic::Code;
+use tonic::{Code, Status};
 
 use crate::{client::unary::Client, clock::boottime};
 
 /// Rounding error of the remaining time, which the store rounds down to milliseconds.
 const ROUNDING_ERROR: Duration = Duration::from_millis(1);
 const READ_INTERVAL: Duration = Duration::from_millis(50);
+/// Longest time for which a connection to a running broker may be broken.
+const BROKEN_MAX: Duration = Duration::from_secs(10);
 /// Maximum number of reads between the end of a lease and the next grant: 200 ms of a broker that
 /// serves. A stall of the whole machine delays both the reads and the grant.
 const READS_AFTER_END_MAX: usize = 4;
@@ -63,14 +65,23 @@ impl ExpiryReads {
     }
 }
 
-/// Reads a lock with one holder. Returns `None` if the lock has no holder.
+/// Reads a lock with one holder from a running broker. Returns `None` if the lock has no holder.
 pub async fn read_expiry(client: &Client, at: usize, lock: &str) -> Option<HolderExpiry> {
-    let sent = boottime();
-    let state = match client.get_lock_at(at, lock).await {
+    let give_up = boottime() + BROKEN_MAX;
+    let (sent, state, answered) = loop {
+        let sent = boottime();
+        let state = client.get_lock_at(at, lock).await;
+        // An idle connection breaks if its broker was not scheduled for a second.
+        let is_broken = |status: &Status| status.code() == Code::Unavailable;
+        if boottime() >= give_up || !state.as_ref().is_err_and(is_broken) {
+            break (sent, state, boottime());
+        }
+        sleep(READ_INTERVAL).await;
+    };
+    let state = match state {
         Err(status) if status.code() == Code::NotFound => return None,
         state => state.expect("GetLock works"),
     };
-    let answered = boottime();
     let holder = state.holders.into_iter().next()?;
     let remaining = holder.remaining.expect("a holder has time left");
     let remaining = Duration::try_from(remaining).expect("time left is positive");
