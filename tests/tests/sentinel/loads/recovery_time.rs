@@ -45,7 +45,7 @@ const ROUNDS: usize = 20;
 const QUIET_PERIOD: Duration = Duration::from_secs(3);
 const LAG_MS_MIN: u64 = 500;
 const LAG_MS_MAX: u64 = 2_000;
-/// Bound of the time after which the limit of spans has come down by itself: two windows of 2 `Q`
+/// Bound of the time in which the brokers lower the limit of spans: two windows of 2 `Q`
 /// and the configured span.
 const LOWERED_WITHIN: Duration = Duration::from_secs(480);
 
