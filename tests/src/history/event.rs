@@ -36,7 +36,14 @@ pub enum EventKind {
         validity: Validity,
     },
     /// The client received an error for an acquire.
-    Rejected { attempt: u64, error: String },
+    Rejected {
+        attempt: u64,
+        error: String,
+        /// True if the lease of the call had expired, so that the call may have been granted its
+        /// locks at any time before.
+        #[serde(default)]
+        lease_expired: bool,
+    },
     /// The client cancelled an attempt, closed its connection before the reply, or discarded the
     /// reply.
     Cancelled { attempt: u64 },

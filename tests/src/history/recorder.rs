@@ -195,6 +195,7 @@ impl RecordedAttempt {
         let rejected = EventKind::Rejected {
             attempt: self.attempt,
             error: status.message().to_owned(),
+            lease_expired: error_reason(status) == Some(ErrorReason::LeaseExpired),
         };
         state.record(&self.client, rejected);
         if let Some(lease_id) = &self.under {

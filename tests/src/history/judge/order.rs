@@ -44,8 +44,8 @@ struct QueuedCall {
 
 /// Checks that no call is granted an exclusive lock before an attempt that was queued before the
 /// call was sent. Attempts are not compared while a fault can have made a broker of their call silent or
-/// delayed the claim of a hand-off, and neither are calls under a lease, which may enter a lock that
-/// the lease holds.
+/// delayed the claim of a hand-off. Neither are calls under a lease, which may enter a lock that the
+/// lease holds, and attempts whose lease had expired, which were granted the lock at an unknown time.
 pub(super) fn check(index: &HistoryIndex<'_>) -> OrderCheck {
     let mut grants = BTreeMap::<&str, Vec<ExclusiveGrant>>::new();
     let mut queued = BTreeMap::<&str, BTreeMap<u64, QueuedCall>>::new();
@@ -132,6 +132,14 @@ fn collect<'a>(
                 if let Some(waiter) = waiters.get_mut(attempt) {
                     waiter.ended.get_or_insert((at_us, Some(granted.token)));
                 }
+            }
+        }
+        EventKind::Rejected {
+            lease_expired: true,
+            ..
+        } => {
+            for waiters in queued.values_mut() {
+                waiters.remove(attempt);
             }
         }
         _ => {
@@ -247,6 +255,15 @@ mod tests {
         };
         assert_eq!(rejected_at(5_020), []);
         assert_eq!(rejected_at(5_021), [Rule::QueueOrder]);
+    }
+
+    #[test]
+    fn a_waiter_whose_lease_has_expired_was_granted_the_lock_before() {
+        let history = TestHistory::default();
+        let waits = |request: &mut CallRequest| request.wait_ms = 60_000;
+        let history = history.invoke_with(0, 1, waits).queue(10, 1);
+        let history = history.invoke(11, 2).grant(20, 2, 6, 11).release(21, 2);
+        assert_eq!(history.reject_expired(5_021, 1).violated(), []);
     }
 
     #[test]

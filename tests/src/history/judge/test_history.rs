@@ -140,8 +140,22 @@ impl TestHistory {
     }
 
     pub(super) fn reject(self, at_ms: u64, attempt: u64) -> Self {
-        let error = "WAIT_TIMEOUT".to_owned();
-        self.event(at_ms, attempt, EventKind::Rejected { attempt, error })
+        let rejected = EventKind::Rejected {
+            attempt,
+            error: "WAIT_TIMEOUT".to_owned(),
+            lease_expired: false,
+        };
+        self.event(at_ms, attempt, rejected)
+    }
+
+    /// Receives the reply that the lease of the attempt has expired.
+    pub(super) fn reject_expired(self, at_ms: u64, attempt: u64) -> Self {
+        let rejected = EventKind::Rejected {
+            attempt,
+            error: "LEASE_EXPIRED".to_owned(),
+            lease_expired: true,
+        };
+        self.event(at_ms, attempt, rejected)
     }
 
     pub(super) fn cancel(self, at_ms: u64, attempt: u64) -> Self {

@@ -6,8 +6,8 @@ use futures::future::{AbortHandle, abortable};
 use leasehold_server::{
     broker::lease_stream::StreamCommand,
     lock::{
-        AcquireCall, ArgumentsHash, Lease, LeaseOptions, Owner, ReleaseScope as Scope, RequestId,
-        Target, Ttl,
+        AcquireCall, ArgumentsHash, Lease, LeaseOptions, LockError, Owner, ReleaseScope as Scope,
+        RequestId, Target, Ttl,
     },
     trace::Span,
 };
@@ -374,13 +374,19 @@ impl Client {
         if call.attempts.is_empty() && !is_repeated && call.state == CallState::Pending {
             call.state = CallState::Answered;
         }
-        let error = match failure {
-            CallFailure::Unreachable => "UNREACHABLE".to_owned(),
-            CallFailure::Failed(error) => error.to_string(),
+        let (error, lease_expired) = match failure {
+            CallFailure::Unreachable => ("UNREACHABLE".to_owned(), false),
+            CallFailure::Failed(error) => {
+                (error.to_string(), matches!(error, LockError::LeaseExpired))
+            }
         };
         let was_cancelled = call.is_cancelled();
         if !was_cancelled {
-            self.record(EventKind::Rejected { attempt, error });
+            self.record(EventKind::Rejected {
+                attempt,
+                error,
+                lease_expired,
+            });
         }
         if is_repeated {
             self.schedule(RETRY_MS, Job::Retry(number));
