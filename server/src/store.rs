@@ -15,6 +15,7 @@ mod watch;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use futures::future::join_all;
 use thiserror::Error;
 use tokio::time::Instant;
 
@@ -53,6 +54,22 @@ pub trait Store: Send + Sync + 'static {
         lease: &LeaseRef,
         renewal: Renewal,
     ) -> Result<LeaseReply<Grant>, StoreError>;
+
+    /// Renews several locks like [`Store::renew`], with fewer commands than a renewal of each.
+    /// Returns a result for each lock, in the order of `leases`.
+    async fn renew_many(
+        &self,
+        leases: &[LeaseRef],
+        renewal: Renewal,
+    ) -> Vec<Result<LeaseReply<Grant>, StoreError>> {
+        join_all(leases.iter().map(|lease| self.renew(lease, renewal))).await
+    }
+
+    /// Returns the part of the store that has the lock. A part can fail while others reply, so
+    /// only locks of one part are renewed together.
+    fn part_of(&self, _lock: &LockKey) -> StorePart {
+        StorePart::default()
+    }
 
     /// Attaches the lease to a stream of this broker, without extending the lease. The stream to
     /// which the lease was attached before receives [`Event::Moved`].
@@ -152,6 +169,10 @@ pub trait Store: Send + Sync + 'static {
     /// repeated. Listeners after the first are ignored.
     fn listen(&self, listener: Listener);
 }
+
+/// Part of a store that can fail separately: a slot of a cluster. Other stores have one part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct StorePart(pub u16);
 
 /// Description of a renewal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

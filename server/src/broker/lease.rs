@@ -35,7 +35,7 @@ impl Broker {
             expected_attachment,
             is_for_client: true,
         };
-        let locks = surviving_locks(lease, self.renew_each(lease, renewal).await)?;
+        let locks = surviving_locks(lease, self.store.renew_many(lease, renewal).await)?;
         if let (ExpectedAttachment::Any, Some(first)) = (expected_attachment, lease.first()) {
             let ttl_ms = locks.iter().map(|held| held.grant.ttl.as_millis()).min();
             self.quotas
@@ -51,38 +51,35 @@ impl Broker {
         expected_attachment: ExpectedAttachment,
     ) -> Result<Vec<HeldLock>, LockFailure> {
         let renewal = Renewal::undelivered(expected_attachment);
-        surviving_locks(lease, self.renew_each(lease, renewal).await)
+        surviving_locks(lease, self.store.renew_many(lease, renewal).await)
     }
 
-    /// Renews a lease of the given stream. The list of locks of a stream is current, so a lock that
-    /// the store does not have is recorded as lost. [`Broker::renew`] does not record a loss,
-    /// because a caller may present a lease that ended long ago.
+    /// Renews leases of the given stream, and returns a result for each. The list of locks of a
+    /// stream is current, so a lock that the store does not have is recorded as lost.
+    /// [`Broker::renew`] does not record a loss, because a caller may present a lease that ended
+    /// long ago.
     pub(super) async fn renew_for_stream(
         &self,
-        lease: &[LeaseRef],
+        leases: &[Vec<LeaseRef>],
         stream: StreamId,
-    ) -> Result<Vec<HeldLock>, LockFailure> {
+    ) -> Vec<Result<Vec<HeldLock>, LockFailure>> {
         let renewal = Renewal {
             ttl: None,
             expected_attachment: ExpectedAttachment::Stream(stream),
             is_for_client: true,
         };
-        let renewals = self.renew_each(lease, renewal).await;
-        for (held, renewed) in lease.iter().zip(&renewals) {
-            if matches!(renewed, Ok(Err(LeaseRejection::NotFound))) {
-                self.lease_ends.lost(held);
+        let locks = leases.concat();
+        let mut renewals = self.store.renew_many(&locks, renewal).await.into_iter();
+        let results = leases.iter().map(|lease| {
+            let renewals: Vec<_> = renewals.by_ref().take(lease.len()).collect();
+            for (held, renewed) in lease.iter().zip(&renewals) {
+                if matches!(renewed, Ok(Err(LeaseRejection::NotFound))) {
+                    self.lease_ends.lost(held);
+                }
             }
-        }
-        surviving_locks(lease, renewals)
-    }
-
-    async fn renew_each(
-        &self,
-        lease: &[LeaseRef],
-        renewal: Renewal,
-    ) -> Vec<Result<LeaseReply<Grant>, StoreError>> {
-        let renewals = lease.iter().map(|held| self.store.renew(held, renewal));
-        join_all(renewals).await
+            surviving_locks(lease, renewals)
+        });
+        results.collect()
     }
 
     /// Attaches every lock of a lease to a stream, without extending the lease. Locks that were

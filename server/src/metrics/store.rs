@@ -1,6 +1,6 @@
 //! Instrumented store, which records the duration and the errors of each command.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
@@ -15,7 +15,7 @@ use crate::{
     },
     store::{
         Acquired, Assumption, Cancelled, Checked, Cursor, LeaseReply, LimitSet, Listed, Listener,
-        RecoveryState, Released, Renewal, Revoked, Store, StoreError, Touched,
+        RecoveryState, Released, Renewal, Revoked, Store, StoreError, StorePart, Touched,
     },
 };
 
@@ -98,13 +98,23 @@ impl InstrumentedStore {
     ) -> Result<T, StoreError> {
         let started_at = Instant::now();
         let result = command.await;
+        self.record(operation, started_at.elapsed(), &result);
+        result
+    }
+
+    fn record<T>(
+        &self,
+        operation: &'static str,
+        duration: Duration,
+        result: &Result<T, StoreError>,
+    ) {
         let label = ("op", operation);
-        let duration = self.durations.get_or_create(&[label]);
-        duration.observe(started_at.elapsed().as_secs_f64());
-        result.inspect_err(|error| {
+        let durations = self.durations.get_or_create(&[label]);
+        durations.observe(duration.as_secs_f64());
+        if let Err(error) = result {
             let labels = [label, ("kind", error_kind(error))];
             self.errors.get_or_create(&labels).inc();
-        })
+        }
     }
 }
 
@@ -132,6 +142,24 @@ impl Store for InstrumentedStore {
         renewal: Renewal,
     ) -> Result<LeaseReply<Grant>, StoreError> {
         self.time("renew", self.store.renew(lease, renewal)).await
+    }
+
+    fn part_of(&self, lock: &LockKey) -> StorePart {
+        self.store.part_of(lock)
+    }
+
+    /// Each renewal counts as a call, which took as long as all of them.
+    async fn renew_many(
+        &self,
+        leases: &[LeaseRef],
+        renewal: Renewal,
+    ) -> Vec<Result<LeaseReply<Grant>, StoreError>> {
+        let started_at = Instant::now();
+        let results = self.store.renew_many(leases, renewal).await;
+        for result in &results {
+            self.record("renew", started_at.elapsed(), result);
+        }
+        results
     }
 
     async fn attach(

@@ -22,6 +22,7 @@ mod log_throttle;
 pub mod node;
 mod owner_codec;
 pub(super) mod pubsub;
+mod renewals;
 mod replication;
 mod replication_barrier;
 mod reply;
@@ -41,6 +42,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use futures::future::join_all;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -51,6 +53,7 @@ use self::{
     location::StoreLocation,
     node::{Node, ScriptError},
     pubsub::{WatchInterest, event_handler, shared_channel},
+    renewals::RENEWALS_PER_RUN,
     routing::{Route, RouteState, Topology},
     scripts::{Preamble, ScriptCall, Scripts, calls},
     supervisor::{Channel, Subscription, Supervisor},
@@ -58,7 +61,7 @@ use self::{
 use super::{
     Acquired, Cancelled, Checked, Cursor, EraId, Event, HandOff, LeaseEndEvent, LeaseReply,
     LimitSet, Listed, Listener, MovedLease, Outcome, RecoveryState, Released, Renewal, Revoked,
-    Store, StoreError, Touched,
+    Store, StoreError, StorePart, Touched,
 };
 use crate::lock::{
     AcquireCommand, ActiveClosure, ActiveRecovery, Attachment, AttemptId, BrokerId, CloseCommand,
@@ -135,13 +138,12 @@ impl RedisStore {
     /// notified the other brokers of grants to their waiters.
     async fn run_call<T>(&self, call: &ScriptCall<T>) -> Result<(Route, T), StoreError> {
         let lock = call.lock();
-        let timeout_error = |_| StoreError::Unavailable("no answer in time".to_owned());
         let mut route_state = RouteState::new(lock, call.verb(), CALL_TIMEOUT);
         let (route, sent, script_reply) = loop {
             let route = self.topology.next_route(&mut route_state).await?;
             let sent = Instant::now();
             let script_reply = timeout_at(route_state.deadline, self.run_script(&route, call));
-            let script_reply = script_reply.await.map_err(timeout_error)?;
+            let script_reply = script_reply.await.map_err(|_| timeout_error())?;
             let script_reply = self
                 .topology
                 .follow_reply(&mut route_state, &route, script_reply)
@@ -150,6 +152,18 @@ impl RedisStore {
                 break (route, sent, script_reply);
             }
         };
+        let reply = self.deliver(&route, lock, sent, script_reply).await?;
+        Ok((route, reply))
+    }
+
+    /// Sends the events of a reply, and returns the reply to the caller.
+    async fn deliver<T>(
+        &self,
+        route: &Route,
+        lock: &LockKey,
+        sent: Instant,
+        script_reply: ScriptReply<T>,
+    ) -> Result<T, StoreError> {
         self.report_ended(lock, script_reply.ended);
         let Outcome {
             reply,
@@ -160,9 +174,9 @@ impl RedisStore {
             .map_err(|rejected| route.rejection(rejected))?;
         self.report_outcome(lock, &route.node, hand_offs, sent, moved);
         if script_reply.more {
-            self.grant_to_more(&route, lock).await;
+            self.grant_to_more(route, lock).await;
         }
-        Ok((route, reply))
+        Ok(reply)
     }
 
     async fn run_script<T>(
@@ -171,19 +185,29 @@ impl RedisStore {
         call: &ScriptCall<T>,
     ) -> Result<ScriptReply<T>, ScriptError> {
         let node = &route.node;
-        let preamble = Preamble {
-            key_prefix: &self.key_prefix,
-            broker: self.broker,
-            not_after_ms: node.not_after_ms(),
-            era_id: route.era_id(),
-            era_tag: route.era_tag(),
-            is_sharded: node.shards().is_some(),
-            is_watched: self.watch_interest.is_active(),
-        };
+        let preamble = self.preamble(route);
         let script = self.scripts.get(call.verb());
         let command = call.command(&preamble);
         let value = node.run(script, route.mode, command).await?;
         Ok(node.decode_reply(call, value, &preamble)?)
+    }
+
+    fn preamble<'a>(&'a self, route: &'a Route) -> Preamble<'a> {
+        Preamble {
+            key_prefix: &self.key_prefix,
+            broker: self.broker,
+            not_after_ms: route.node.not_after_ms(),
+            era_id: route.era_id(),
+            era_tag: route.era_tag(),
+            is_sharded: route.node.shards().is_some(),
+            is_watched: self.watch_interest.is_active(),
+        }
+    }
+
+    /// Records the span and the token of a renewed lock.
+    fn record_grant(&self, lock: &LockKey, grant: &Grant) {
+        self.topology.record_span(grant.span_ms);
+        self.topology.record_token(lock, grant.fencing_token);
     }
 
     /// Sends an event for each lease that a command of this broker found to be expired.
@@ -277,11 +301,27 @@ impl Store for RedisStore {
         let call = calls::renew(lease, renewal.ttl, renewal.expected_attachment);
         let (route, renewed) = self.call_on_node(&call).await?;
         if let Ok(grant) = &renewed {
-            self.topology.record_span(grant.span_ms);
-            self.topology.record_token(&lease.lock, grant.fencing_token);
+            self.record_grant(&lease.lock, grant);
             route.node.replicated().await?;
         }
         Ok(renewed)
+    }
+
+    async fn renew_many(
+        &self,
+        leases: &[LeaseRef],
+        renewal: Renewal,
+    ) -> Vec<Result<LeaseReply<Grant>, StoreError>> {
+        let chunks = leases.chunks(RENEWALS_PER_RUN);
+        let renewed = join_all(chunks.map(|chunk| self.renew_chunk(chunk, renewal))).await;
+        renewed.into_iter().flatten().collect()
+    }
+
+    fn part_of(&self, lock: &LockKey) -> StorePart {
+        match self.topology.is_cluster() {
+            true => StorePart(slot_of(lock)),
+            false => StorePart::default(),
+        }
     }
 
     async fn attach(
@@ -405,6 +445,10 @@ impl Store for RedisStore {
     fn listen(&self, listener: Listener) {
         let _ = self.listener.set(listener);
     }
+}
+
+fn timeout_error() -> StoreError {
+    StoreError::Unavailable("no answer in time".to_owned())
 }
 
 /// Subscribes the node to the sharded channel of the lock's slot if brokers use sharded channels,

@@ -1,13 +1,13 @@
 //! Renewal, release and fencing tokens.
 
 use leasehold_server::{
-    lock::{FencingToken, Ttl, expiry_ms},
+    lock::{AcquireCommand, FencingToken, Ttl, expiry_ms},
     store::{Acquired, LeaseRejection, Renewal},
 };
 
 use crate::store_fixture::{
-    StoreFixture, TTL_MS, assert_remaining, at_most_one, lease_of, new_attempt, released_before,
-    released_now, with_ttl,
+    StoreFixture, TTL_MS, assert_remaining, at_most_one, lease_of, lock_key, new_attempt,
+    released_before, released_now, with_ttl,
 };
 
 pub async fn a_renewal_extends_by_the_present_ttl(store_fixture: &StoreFixture) {
@@ -51,6 +51,43 @@ pub async fn a_renewal_never_shortens(store_fixture: &StoreFixture) {
     assert!(matches!(renewed, Ok(Ok(_))), "{renewed:?}");
     let holder = at_most_one(store_fixture.expect_state().await.holders).expect("held");
     assert_remaining(holder.remaining_ms, expiry_ms(TTL_MS));
+}
+
+pub async fn locks_that_are_renewed_together_have_a_result_each(store_fixture: &StoreFixture) {
+    const LOCKS: usize = 70;
+    const RELEASED: usize = 3;
+    const UNKNOWN: usize = 66;
+    let first = store_fixture.call();
+    let name = first.lock.encoded();
+    let mut leases = Vec::new();
+    for index in 0..LOCKS {
+        let lock = lock_key("together", &format!("{name}-{index}"));
+        let call = AcquireCommand {
+            lock,
+            ..store_fixture.call()
+        };
+        leases.push(store_fixture.expect_granted(0, &call).await);
+    }
+    store_fixture.expect_released(0, &leases[RELEASED]).await;
+    leases[UNKNOWN].lease_id = first.lease_id;
+    let longer = Ttl::from_stored(30_000);
+    let renewal = Renewal {
+        ttl: Some(longer),
+        ..Renewal::default()
+    };
+    let results = store_fixture.store(0).renew_many(&leases, renewal).await;
+    assert_eq!(results.len(), LOCKS);
+    for (index, (lease, result)) in leases.iter().zip(results).enumerate() {
+        match (index, result) {
+            (RELEASED, Ok(Err(LeaseRejection::Released)))
+            | (UNKNOWN, Ok(Err(LeaseRejection::NotFound))) => {}
+            (_, Ok(Ok(grant))) if index != RELEASED && index != UNKNOWN => {
+                assert_eq!(grant.fencing_token, lease.fencing_token);
+                assert_eq!(grant.ttl, longer);
+            }
+            (_, other) => panic!("lock {index}: {other:?}"),
+        }
+    }
 }
 
 pub async fn a_renewal_keeps_the_time_of_the_grant(store_fixture: &StoreFixture) {

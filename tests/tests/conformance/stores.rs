@@ -180,6 +180,7 @@ on_every_store! {
         a_renewal_changes_the_ttl_from_then_on
         a_renewal_never_shortens
         a_renewal_keeps_the_time_of_the_grant
+        locks_that_are_renewed_together_have_a_result_each
         any_broker_may_renew_and_release
         a_lease_that_the_lock_never_knew_is_not_found
         a_repeated_release_is_reported_as_repeated

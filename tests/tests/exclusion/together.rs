@@ -7,7 +7,7 @@ use futures::future::join_all;
 use leasehold_server::{
     lock::{AcquireCommand, BrokerId, ExpectedAttachment, ReleaseScope},
     store::{
-        Acquired, Store, StoreError,
+        Acquired, Renewal, Store, StoreError,
         redis::{RedisStore, connection::RedisConfig, scripts::Scripts},
     },
 };
@@ -21,6 +21,8 @@ const LOCKS: usize = 200;
 /// Maximum number of scripts in flight, and maximum number of locks in a batch.
 const CONCURRENT_COMMANDS: usize = 2;
 const BATCHED_CALLS: usize = 16;
+/// Maximum number of locks that are renewed by one run.
+const RENEWED_LOCKS: usize = 64;
 /// Pause of Redis, far shorter than the time limit of a call, and long enough to send all calls.
 const PAUSE_MS: &str = "300";
 
@@ -141,6 +143,47 @@ async fn what_fails_for_one_lock_of_several_fails_for_no_other() {
             (state.holder_count, state.last_fencing_token),
             (0, held.fencing_token.get())
         );
+    }
+    fixture.stop.cancel();
+}
+
+#[tokio::test]
+async fn locks_that_are_renewed_together_take_few_runs() {
+    let mut fixture = Fixture::set().await;
+    let calls = calls("renewed");
+    let mut leases = Vec::new();
+    for (call, acquired) in calls.iter().zip(fixture.acquire_all(&calls).await) {
+        match acquired {
+            Ok(Acquired::Granted(grant)) => leases.push(lease_of(call, grant.fencing_token)),
+            other => panic!("{other:?}"),
+        }
+    }
+    let foreign = LOCKS / 2;
+    let key = fixture.key(&calls[foreign]);
+    fixture.redis.must(&["DEL", &key]).await;
+    fixture.redis.must(&["SET", &key, "of others"]).await;
+
+    let before = fixture.scripts_run().await;
+    let renewed = fixture.store.renew_many(&leases, Renewal::default()).await;
+    let runs = fixture.scripts_run().await - before;
+    assert_eq!(usize::try_from(runs), Ok(LOCKS.div_ceil(RENEWED_LOCKS)));
+    for (at, (lease, renewed)) in leases.iter().zip(renewed).enumerate() {
+        match renewed {
+            Ok(Ok(grant)) if at != foreign => {
+                assert_eq!(grant.fencing_token, lease.fencing_token);
+            }
+            Err(StoreError::Corrupt(reason)) if at == foreign => {
+                assert!(reason.contains("WRONGTYPE"), "{reason}");
+            }
+            other => panic!("lock {at}: {other:?}"),
+        }
+    }
+
+    // Scripts that the server has lost are loaded again.
+    fixture.redis.must(&["SCRIPT", "FLUSH"]).await;
+    leases.remove(foreign);
+    for renewed in fixture.store.renew_many(&leases, Renewal::default()).await {
+        assert!(matches!(renewed, Ok(Ok(_))), "{renewed:?}");
     }
     fixture.stop.cancel();
 }

@@ -4,7 +4,10 @@
 //! in turn. A client with one lease does not wait behind all leases of other clients, and every
 //! client receives its first acknowledgements early.
 
-use std::sync::Arc;
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    sync::Arc,
+};
 
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -12,6 +15,7 @@ use super::{LeaseStream, Phase, completions::completion, leases::LeasePhase};
 use crate::{
     broker::with_permit,
     lock::{LeaseId, PresentedLease},
+    store::StorePart,
     trace::Span,
 };
 
@@ -19,6 +23,45 @@ use crate::{
 /// acknowledgements for the same renewals, and more task wake-ups: with one permit at a time, a
 /// broker renewed less than half as many leases.
 const PERMITS_PER_REQUEST: usize = 64;
+/// Maximum number of leases that are renewed together. Their acknowledgements wait for the last of
+/// them.
+const RENEWED_TOGETHER_MAX: usize = 64;
+
+/// Leases that are renewed together, by the part of the store that has their locks.
+#[derive(Default)]
+struct RenewalGroups(BTreeMap<StorePart, RenewalGroup>);
+
+struct RenewalGroup {
+    lease_ids: Vec<LeaseId>,
+    /// As many permits as there are leases.
+    permits: OwnedSemaphorePermit,
+}
+
+impl RenewalGroups {
+    /// Adds a lease to the group of its part. Removes and returns the group if it is full.
+    fn add(
+        &mut self,
+        part: StorePart,
+        lease_id: LeaseId,
+        permit: OwnedSemaphorePermit,
+    ) -> Option<RenewalGroup> {
+        match self.0.entry(part) {
+            Entry::Vacant(entry) => {
+                entry.insert(RenewalGroup {
+                    lease_ids: vec![lease_id],
+                    permits: permit,
+                });
+                None
+            }
+            Entry::Occupied(mut entry) => {
+                let group = entry.get_mut();
+                group.lease_ids.push(lease_id);
+                group.permits.merge(permit);
+                (group.lease_ids.len() == RENEWED_TOGETHER_MAX).then(|| entry.remove())
+            }
+        }
+    }
+}
 
 /// A command that waits for a permit.
 pub(super) enum PendingCommand {
@@ -44,6 +87,7 @@ impl LeaseStream {
     /// Dispatches queued commands with these permits and with all permits that are available at
     /// once. Requests more permits if commands are left.
     pub(super) fn dispatch_pending(&mut self, mut permits: Option<OwnedSemaphorePermit>) {
+        let mut groups = RenewalGroups::default();
         while let Some(pending) = self.pending_commands.pop_front() {
             if !self.is_still_pending(&pending) {
                 continue;
@@ -56,13 +100,32 @@ impl LeaseStream {
             };
             let Some(permit) = permit.or_else(try_acquire) else {
                 self.pending_commands.push_front(pending);
-                return self.request_permits();
+                self.request_permits();
+                break;
             };
             match pending {
-                PendingCommand::Renew(lease_id) => self.renew(lease_id, permit),
+                PendingCommand::Renew(lease_id) => {
+                    let part = self.part_of(lease_id);
+                    if let Some(full) = groups.add(part, lease_id, permit) {
+                        self.renew(full.lease_ids, full.permits);
+                    }
+                }
                 PendingCommand::Attach(attach) => self.attach(*attach, permit),
             }
         }
+        for group in groups.0.into_values() {
+            self.renew(group.lease_ids, group.permits);
+        }
+    }
+
+    /// Returns the part of the store that has the first lock of a lease. A lease has few locks in
+    /// other parts.
+    fn part_of(&self, lease_id: LeaseId) -> StorePart {
+        let lease = self.leases.get(&lease_id);
+        let first = lease.and_then(|lease| lease.locks.first());
+        first.map_or_else(StorePart::default, |held| {
+            self.broker.store.part_of(&held.lock)
+        })
     }
 
     fn request_permits(&mut self) {

@@ -290,21 +290,30 @@ impl LeaseStream {
         }
     }
 
-    /// Renews a lease. The renewal acknowledges the newest heartbeat received before the command is
-    /// sent. The heartbeat that caused the renewal may be much older if the store is overloaded.
-    pub(super) fn renew(&mut self, lease_id: LeaseId, permit: OwnedSemaphorePermit) {
-        let Some(lease) = self.leases.get_mut(&lease_id) else {
-            return;
-        };
-        lease.phase = LeasePhase::Busy;
-        lease.pending_heartbeat = None;
-        lease.slack.renewal_sent();
+    /// Renews leases together. The renewal acknowledges the newest heartbeat received before the
+    /// command is sent. The heartbeat that caused the renewal may be much older if the store is
+    /// overloaded.
+    pub(super) fn renew(&mut self, lease_ids: Vec<LeaseId>, permits: OwnedSemaphorePermit) {
         let sequence = self.heartbeats.latest();
-        let requested = lease.locks.clone();
+        let mut requested = Vec::with_capacity(lease_ids.len());
+        for lease_id in &lease_ids {
+            if let Some(lease) = self.leases.get_mut(lease_id) {
+                lease.phase = LeasePhase::Busy;
+                lease.pending_heartbeat = None;
+                lease.slack.renewal_sent();
+                requested.push(lease.locks.clone());
+            }
+        }
         let (broker, stream) = (self.broker.clone(), self.id);
         self.jobs.push(Box::pin(async move {
-            let result = with_permit(permit, broker.renew_for_stream(&requested, stream)).await;
-            completion(move |stream| stream.on_renewed(lease_id, sequence, &requested, result))
+            let renewals = broker.renew_for_stream(&requested, stream);
+            let results = with_permit(permits, renewals).await;
+            completion(move |stream| {
+                let renewed = lease_ids.into_iter().zip(&requested).zip(results);
+                for ((lease_id, requested), result) in renewed {
+                    stream.on_renewed(lease_id, sequence, requested, result);
+                }
+            })
         }));
     }
 

@@ -201,7 +201,12 @@ impl Node {
     }
 
     /// Converts the error of a run. Logs it, or closes the node, as its class says.
-    fn script_error(&self, script: &Script, error: &Error, key: Option<String>) -> ScriptError {
+    pub(super) fn script_error(
+        &self,
+        script: &Script,
+        error: &Error,
+        key: Option<String>,
+    ) -> ScriptError {
         let class = ErrorClass::classify(error);
         let redirect = Redirect::from_error(error, &self.verified.endpoint.address);
         if let (NodeEras::Slots(_), Some(redirect)) = (&self.verified.eras, redirect) {

@@ -140,6 +140,10 @@ impl Topology {
         }
     }
 
+    pub(super) fn is_cluster(&self) -> bool {
+        matches!(self, Self::Cluster(_))
+    }
+
     /// Records the span of a call or of a lease, for the limit of spans of a single node.
     pub(super) fn record_span(&self, span_ms: u64) {
         if let Self::Single(supervisor) = self {
