@@ -10,14 +10,20 @@ pub mod steps;
 
 use std::fmt;
 
-use leasehold_server::store::{LeaseEndEvent, memory::record::Record};
+use leasehold_server::{
+    lock::IDLE_RECORD_TTL_MS,
+    store::{LeaseEndEvent, memory::record::Record},
+};
 
 use self::{
     generator::Generator,
     outcome_counts::{OutcomeCounts, SequenceState},
-    script_runner::ScriptRunner,
+    script_runner::{FinalRecord, ScriptRunner},
     steps::{Step, StoreReply},
 };
+
+/// Least time to live of a record, read shortly after the last command.
+const PTTL_MIN_MS: i64 = IDLE_RECORD_TTL_MS as i64 / 2;
 
 /// Number of steps of a sequence.
 pub const STEPS: usize = 60;
@@ -32,61 +38,85 @@ pub struct Difference {
     actual: StepResult,
 }
 
-/// Runs the sequence of a seed on both sides until the first difference. After the last step the
-/// records must have a time to live on both sides or on neither.
+/// The steps of a seed, as the specification executes them.
+pub struct SpecifiedSequence {
+    seed: u64,
+    /// The steps, with the reply of the specification to each.
+    steps: Vec<(Step, StepResult)>,
+    /// The record after the steps.
+    record: Record,
+}
+
+/// Runs the sequence of a seed on the specification and on the scripts until the first difference.
 pub fn compare(
     seed: u64,
     machine: &mut ScriptRunner,
     tally: &mut OutcomeCounts,
 ) -> Option<Difference> {
-    let (mut steps, specified) = specified_sequence(seed, tally);
-    let (result, record) = machine.run(steps.iter().map(|(step, _)| step));
-    let differs = |(expected, result): (&(Step, StepResult), &StepResult)| expected.1 != *result;
-    let Some(at) = steps.iter().zip(&result).position(differs) else {
-        let is_kept = specified.deleted_after_ms(0).is_none();
-        let subscribers = specified.release_subscribers().iter();
-        let subscribers: String = subscribers.map(ToString::to_string).collect();
-        let actual = if (record.pttl_ms == -1) != is_kept {
-            format!("a record with PTTL {}", record.pttl_ms)
-        } else if record.release_subscribers != subscribers {
-            format!("release subscribers {:?}", record.release_subscribers)
-        } else {
-            return None;
-        };
-        return Some(Difference {
-            seed,
-            steps,
-            actual: (StoreReply::Failed(actual), Vec::new()),
-        });
-    };
-    steps.truncate(at + 1);
-    let result = result[at].clone();
-    Some(Difference {
-        seed,
-        steps,
-        actual: result,
-    })
+    SpecifiedSequence::new(seed, tally).run_on(machine).err()
 }
 
-/// Returns the steps of a seed, with the reply of the specification to each, and the record after
-/// them.
-fn specified_sequence(seed: u64, tally: &mut OutcomeCounts) -> (Vec<(Step, StepResult)>, Record) {
-    let mut generator = Generator::new(seed);
-    let mut record = Record::default();
-    let mut watch = SequenceState::default();
-    let mut steps = Vec::with_capacity(STEPS);
-    for _ in 0..STEPS {
-        let step = generator.step();
-        let before = record.get(step.now_us);
-        let answer = step.execute(&mut record);
-        let after = record.get(step.now_us);
-        tally.count(&mut watch, &step, &answer, [&before, &after]);
-        generator.observe(&step, &answer);
-        let endings = std::mem::take(&mut record.end_events);
-        tally.count_lease_ends(&endings);
-        steps.push((step, (answer, endings)));
+impl SpecifiedSequence {
+    /// Executes the steps of a seed and counts their outcomes.
+    pub fn new(seed: u64, tally: &mut OutcomeCounts) -> Self {
+        let mut generator = Generator::new(seed);
+        let mut record = Record::default();
+        let mut watch = SequenceState::default();
+        let mut steps = Vec::with_capacity(STEPS);
+        for _ in 0..STEPS {
+            let step = generator.step();
+            let before = record.get(step.now_us);
+            let answer = step.execute(&mut record);
+            let after = record.get(step.now_us);
+            tally.count(&mut watch, &step, &answer, [&before, &after]);
+            generator.observe(&step, &answer);
+            let endings = std::mem::take(&mut record.end_events);
+            tally.count_lease_ends(&endings);
+            steps.push((step, (answer, endings)));
+        }
+        Self {
+            seed,
+            steps,
+            record,
+        }
     }
-    (steps, record)
+
+    /// Runs the steps on the scripts, and returns the record after them. After the last step the
+    /// records must have a time to live on both sides or on neither, which is not short, and name
+    /// the same brokers to notify.
+    ///
+    /// # Errors
+    /// The first difference.
+    pub fn run_on(&self, machine: &mut ScriptRunner) -> Result<FinalRecord, Difference> {
+        let (result, record) = machine.run(self.steps.iter().map(|(step, _)| step));
+        let differs =
+            |(expected, result): (&(Step, StepResult), &StepResult)| expected.1 != *result;
+        if let Some(at) = self.steps.iter().zip(&result).position(differs) {
+            return Err(self.difference_at(at, result[at].clone()));
+        }
+        let is_kept = self.record.deleted_after_ms(0).is_none();
+        let subscribers = self.record.release_subscribers().iter();
+        let subscribers: String = subscribers.map(ToString::to_string).collect();
+        let actual_subscribers = record.fields.get("n").map_or("", String::as_str);
+        let is_deleted_early = record.pttl_ms >= 0 && record.pttl_ms < PTTL_MIN_MS;
+        let actual = if (record.pttl_ms == -1) != is_kept || is_deleted_early {
+            format!("a record with PTTL {}", record.pttl_ms)
+        } else if actual_subscribers != subscribers {
+            format!("release subscribers {actual_subscribers:?}")
+        } else {
+            return Ok(record);
+        };
+        let actual = (StoreReply::Failed(actual), Vec::new());
+        Err(self.difference_at(self.steps.len() - 1, actual))
+    }
+
+    fn difference_at(&self, at: usize, actual: StepResult) -> Difference {
+        Difference {
+            seed: self.seed,
+            steps: self.steps[..=at].to_vec(),
+            actual,
+        }
+    }
 }
 
 impl fmt::Display for Difference {

@@ -23,6 +23,8 @@ const CALLS: usize = 8;
 const LIMIT: u32 = 3;
 /// Upper bound of the draws for all verbs except touch. Draws above it are touches.
 const NON_TOUCH_DRAWS: u32 = 89;
+/// Upper bound of the draws for acquire, renew, attach and release.
+const PLAIN_DRAWS: u32 = 67;
 const WAITS_MS: [u64; 6] = [0, 500, 4_000, 30_000, 3_600_000, 3_600_000];
 const TTLS_MS: [u64; 3] = [1_000, 5_000, 60_000];
 /// Values around the limits of spans: those of sequences with limits.
@@ -76,6 +78,8 @@ pub struct Generator {
     /// True if the eras have floors of tokens.
     has_token_floors: bool,
     token_floor: Option<FencingToken>,
+    /// True if most leases have the lock alone and without terms, which the scripts handle apart.
+    plain: bool,
     kind: ModeMix,
     era: Era,
     /// Current calls. A call is replaced by a new one now and then.
@@ -109,11 +113,12 @@ impl Generator {
             cancels: false,
             streams: rng.gen_bool(if reentrant { 0.1 } else { 0.35 }),
             revokes: rng.gen_bool(0.3),
-            votes: seed % VOTING_INTERVAL == 3,
-            limits_spans: matches!(seed % 16, 2 | 6 | 10 | 11 | 14),
+            votes: seed % VOTING_INTERVAL == 3 || seed % 32 == 21,
+            limits_spans: matches!(seed % 16, 2 | 6 | 10 | 11 | 14) || seed % 32 == 29,
             span_limit: SpanLimit::None,
             has_token_floors: matches!(seed % 16, 1 | 3 | 9),
             token_floor: None,
+            plain: is_plain(seed),
             kind: [
                 ModeMix::Exclusive,
                 ModeMix::SharedAndExclusive,
@@ -128,11 +133,25 @@ impl Generator {
             next_event_ms: None,
             rng,
         };
+        if generator.plain {
+            generator.make_plain();
+        }
         for _ in 0..CALLS {
             let call = generator.new_call();
             generator.calls.push(call);
         }
         generator
+    }
+
+    fn make_plain(&mut self) {
+        self.kind = match self.rng.gen_bool(0.8) {
+            true => ModeMix::Exclusive,
+            false => ModeMix::Mixed,
+        };
+        self.reentrant = false;
+        self.repeats = false;
+        self.revokes = false;
+        self.streams = self.rng.gen_bool(0.6);
     }
 
     /// Draws the next step.
@@ -152,12 +171,16 @@ impl Generator {
             self.token_floor = self.draw_token_floor();
         }
         let touches = if self.has_steady_toucher { 44 } else { 14 };
-        let which = self.rng.gen_range(0..NON_TOUCH_DRAWS + touches);
+        let which = match self.plain && self.rng.gen_bool(0.95) {
+            true => self.rng.gen_range(0..PLAIN_DRAWS),
+            false => self.rng.gen_range(0..NON_TOUCH_DRAWS + touches),
+        };
         self.has_stopped_broker |= self.has_steady_toucher && self.rng.gen_bool(0.05);
         let brokers = BROKERS - usize::from(self.has_stopped_broker);
         self.broker = match (self.has_steady_toucher, which) {
             (true, NON_TOUCH_DRAWS..) if self.rng.gen_bool(0.9) => 0,
             (true, _) if self.rng.gen_bool(0.3) => 0,
+            _ if self.plain && self.rng.gen_bool(0.8) => 0,
             _ => self.rng.gen_range(0..brokers),
         };
         let verb = self.draw_verb(which);
@@ -248,7 +271,12 @@ impl Generator {
             return;
         }
         if self.rng.gen_bool(0.02) {
-            self.now_us -= self.rng.gen_range(0..20_000);
+            let newest_us = self.newest_token().min(self.now_us);
+            let is_near = self.now_us - newest_us < 20_000;
+            self.now_us = match self.plain && is_near && self.rng.gen_bool(0.5) {
+                true => newest_us,
+                false => self.now_us - self.rng.gen_range(0..20_000),
+            };
             return;
         }
         let choice = if self.rng.gen_bool(0.05) {
@@ -275,7 +303,8 @@ impl Generator {
                 };
                 let ttl_ms = ttls_ms.choose(&mut self.rng).expect("some");
                 let ttl = self.rng.gen_bool(0.3).then(|| Ttl::from_stored(*ttl_ms));
-                match self.streams && self.rng.gen_bool(0.3) {
+                let attached = if self.plain { 0.5 } else { 0.3 };
+                match self.streams && self.rng.gen_bool(attached) {
                     true => StoreCommand::Attach(self.lease(), self.attachment()),
                     false if self.votes && self.rng.gen_bool(0.5) => {
                         StoreCommand::RenewForClient(self.lease(), ttl, self.via())
@@ -345,17 +374,20 @@ impl Generator {
         } else {
             self.rng.gen_range(0..CALLS)
         };
-        if self.rng.gen_bool(if is_repeated { 0.02 } else { 0.2 }) {
+        let is_new = self.plain && self.rng.gen_bool(0.7);
+        if is_new || self.rng.gen_bool(if is_repeated { 0.02 } else { 0.2 }) {
             self.calls[slot] = self.new_call();
         }
         let mut call = self.calls[slot].clone();
         match self.rng.gen_range(0..100) {
+            _ if is_new => {}
             0..3 => call.arguments = ArgumentsHash::of(&[ARGUMENTS[1]]),
             3..5 => call.lease_id = LeaseId::parse(&random_id(&mut self.rng, 26)).expect("an id"),
             5..40 if self.reentrant && !is_repeated && !self.leases.is_empty() => {
                 call = self.put_under_lease(call);
             }
             5..9 if !self.leases.is_empty() => call = self.put_under_lease(call),
+            9..30 if self.plain && !self.leases.is_empty() => call = self.put_under_lease(call),
             // Repeats a recent attempt, possibly one that was cancelled before it was sent.
             9..50 if !is_repeated && !self.attempts.is_empty() => {
                 let newest = self.attempts.len().saturating_sub(6);
@@ -374,7 +406,10 @@ impl Generator {
         {
             call.attempt = AttemptId::parse(&random_id(&mut self.rng, 13)).expect("an id");
         }
-        call.wait_ms = *WAITS_MS.choose(&mut self.rng).expect("some");
+        call.wait_ms = match self.plain && self.rng.gen_bool(0.9) {
+            true => 0,
+            false => *WAITS_MS.choose(&mut self.rng).expect("some"),
+        };
         call.rejoin = self.rng.gen_bool(0.3);
         if self.streams && self.rng.gen_bool(0.7) {
             call.stream = Some(self.attachment());
@@ -452,6 +487,11 @@ impl Generator {
         let call = call.expect("some");
         StoreCommand::Cancel(call.request, call.attempt)
     }
+}
+
+/// Returns true if most leases of a seed have the lock alone and without terms.
+pub fn is_plain(seed: u64) -> bool {
+    matches!(seed % 32, 5 | 13 | 17 | 21 | 29)
 }
 
 fn due_at_ms(step: &Step, next_event_ms: Option<u64>) -> Option<u64> {

@@ -1,5 +1,6 @@
 //! Mutations of the scripts by one mistake each, which the sequences must detect.
 
+pub mod plain;
 pub mod revoking;
 pub mod several;
 pub mod spans;
@@ -451,7 +452,7 @@ pub const MUTANTS: [Mutant; 118] = [
     ),
     mutant(
         "a call that enters keeps its queue position",
-        "      rare().dequeue(position, request)\n      w.attempts",
+        "      waiting().dequeue(position, request)\n      w.attempts",
         "      w.attempts",
     ),
     mutant(
@@ -491,12 +492,12 @@ pub const MUTANTS: [Mutant; 118] = [
     ),
     mutant(
         "a renewal from elsewhere extends",
-        "if is_on_other_stream(h, via) then return reply('ELSEWHERE')",
+        "if is_on_other_stream(h.stream, via) then return reply('ELSEWHERE')",
         "if false then return reply('ELSEWHERE')",
     ),
     mutant(
         "a release from elsewhere counts",
-        "and is_on_other_stream(h, via) then\n    tag",
+        "and is_on_other_stream(h.stream, via) then\n    tag",
         "and false then\n    tag",
     ),
     mutant(

@@ -32,8 +32,18 @@ const CLOCK_LINES: [&str; 2] = [
 /// Number of arguments of a command before those of a lock.
 const PREAMBLE_ARGS: usize = 3;
 
+/// The lines of the scripts that run the plain case of a verb (run.lua).
+const PLAIN_CALL: &str = "  local reply = plain and plain(lock, ...)\n";
+
 /// The line of the scripts that sets the bounds of one command.
 const COMMAND_BOUNDS: &str = "local SCAN_MAX, GRANTS_MAX, ATTEMPT_LEN, REPORTED_SLOTS_MAX, EXPIRATIONS_MAX = 256, 64, 31, 256, 128\n";
+
+/// Whether the scripts handle the plain cases of a verb apart (prelude.lua), or all cases alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PlainCases {
+    Apart,
+    Alike,
+}
 
 /// The scripts with injected time and a key prefix of their own.
 pub struct ScriptRunner {
@@ -64,8 +74,14 @@ pub struct ScriptCall<'a> {
 pub struct FinalRecord {
     /// Time to live; -2 if there is no record.
     pub pttl_ms: i64,
-    /// Ids of the brokers to notify when the lock becomes free.
-    pub release_subscribers: String,
+    pub fields: BTreeMap<String, String>,
+}
+
+/// Number of commands of a verb.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CaseCounts {
+    pub plain: u64,
+    pub other: u64,
 }
 
 /// Form in which a script receives the key of the era.
@@ -118,16 +134,24 @@ macro_rules! with_call {
 
 impl ScriptRunner {
     /// Loads the scripts with these bounds after `edit`, which may introduce mistakes.
-    pub fn new(addr: SocketAddr, bounds: Bounds, edit: impl Fn(&str) -> String) -> Self {
+    pub fn new(
+        addr: SocketAddr,
+        bounds: Bounds,
+        plain_cases: PlainCases,
+        edit: impl Fn(&str) -> String,
+    ) -> Self {
         let mut pipeline = Pipeline::connect(addr);
-        let scripts = Scripts::edited_with_names(|_, text| {
-            assert_eq!(
-                text.matches(CLOCK_LINES[0]).count(),
-                1,
-                "the clock is read in one line"
-            );
-            let edited = edit(&text.replace(CLOCK_LINES[0], CLOCK_LINES[1]));
-            with_bounds(&edited, bounds)
+        let prefix = format!("{}:", uuid::Uuid::new_v4());
+        let scripts = Scripts::edited_with_names(|verb, text| {
+            for line in [CLOCK_LINES[0], PLAIN_CALL] {
+                assert_eq!(text.matches(line).count(), 1, "{line} stands once");
+            }
+            let call = match plain_cases {
+                PlainCases::Apart => counted_plain_call(&prefix, verb),
+                PlainCases::Alike => "  local reply\n".to_owned(),
+            };
+            let text = text.replace(CLOCK_LINES[0], CLOCK_LINES[1]);
+            with_bounds(&edit(&text.replace(PLAIN_CALL, &call)), bounds)
         });
         let scripts = scripts.all();
         let digests = scripts
@@ -136,7 +160,6 @@ impl ScriptRunner {
         let digests = digests
             .map(|digest| digest.into_string().expect("a digest"))
             .collect();
-        let prefix = format!("{}:", uuid::Uuid::new_v4());
         Self {
             pipeline,
             digests,
@@ -168,7 +191,7 @@ impl ScriptRunner {
             self.push(&call, form);
         }
         self.pipeline.push(["PTTL", &key].iter());
-        self.pipeline.push(["HGET", &key, "n"].iter());
+        self.pipeline.push(["HGETALL", &key].iter());
         let twin = twin_key(&key);
         let deleted = ["DEL", &key, &twin].into_iter();
         let deleted: Vec<_> = deleted
@@ -182,10 +205,14 @@ impl ScriptRunner {
         });
         let answers = answers.collect();
         let pttl = replies.next().and_then(|pttl| pttl.as_i64());
-        let subscribers = replies.next().and_then(|brokers| brokers.into_string());
+        let fields = replies.next().expect("HGETALL answers").into_array();
+        let text = |value: &Value| value.as_string().expect("fields are text");
         let record = FinalRecord {
             pttl_ms: pttl.expect("PTTL answers a number"),
-            release_subscribers: subscribers.unwrap_or_default(),
+            fields: fields
+                .chunks(2)
+                .map(|field| (text(&field[0]), text(&field[1])))
+                .collect(),
         };
         (answers, record)
     }
@@ -214,6 +241,20 @@ impl ScriptRunner {
             words.push(part.to_string());
         }
         self.pipeline.push(words.iter());
+    }
+
+    /// Returns how many commands of a verb were plain cases, and how many were other cases. The
+    /// scripts must handle the plain cases apart.
+    pub fn case_counts(&mut self, verb: scripts::Verb) -> CaseCounts {
+        let [plain, other] = ["plain", "other"].map(|case| {
+            let count = self
+                .pipeline
+                .command(&["GET", &count_key(&self.prefix, verb, case)]);
+            count
+                .as_string()
+                .map_or(0, |count| count.parse().expect("a count"))
+        });
+        CaseCounts { plain, other }
     }
 
     /// Returns the pipeline and the prefix of the keys.
@@ -269,6 +310,18 @@ impl ScriptRunner {
         }
         keys
     }
+}
+
+fn count_key(prefix: &str, verb: scripts::Verb, case: &str) -> String {
+    format!("{prefix}count:{verb:?}:{case}")
+}
+
+/// Returns the text that runs the plain case of a verb, if it has one, and counts the cases.
+fn counted_plain_call(prefix: &str, verb: scripts::Verb) -> String {
+    let [plain, other] = ["plain", "other"].map(|case| count_key(prefix, verb, case));
+    format!(
+        "{PLAIN_CALL}  if plain then redis.call('INCR', reply and '{plain}' or '{other}') end\n"
+    )
 }
 
 /// Returns the text of the era that the store holds at a step, if it holds one.

@@ -14,7 +14,8 @@ use super::{
 use crate::differential::{
     StepResult,
     script_runner::{
-        KeyForm, SLOT_TAG, ScriptCall, ScriptRunner, decode_reply, decode_single_reply, twin_key,
+        KeyForm, PlainCases, SLOT_TAG, ScriptCall, ScriptRunner, decode_reply, decode_single_reply,
+        twin_key,
     },
 };
 
@@ -48,7 +49,7 @@ impl ScriptReplay {
     /// Loads the scripts into a server after `edit`, which may introduce mistakes.
     pub fn new(addr: SocketAddr, form: StoreForm, edit: impl Fn(&str) -> String) -> Self {
         Self {
-            runner: ScriptRunner::new(addr, LOW_BOUNDS, edit),
+            runner: ScriptRunner::new(addr, LOW_BOUNDS, PlainCases::Apart, edit),
             form,
             locks: (0..2).map(lock_key).collect(),
         }

@@ -61,7 +61,7 @@ impl ClusterBackend {
     fn scripts(&self) -> Scripts {
         let skewed = format!(
             "local t = redis.call('TIME')
-local skew = tonumber(redis.call('GET', '{}' .. string.match(lock, '{{.*}}')) or 0)
+local skew = tonumber(redis.call('GET', '{}' .. string.match(KEYS[1], '{{.*}}')) or 0)
 t[2] = t[2] + skew * 1000
 not_after = not_after + skew
 ",

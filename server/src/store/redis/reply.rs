@@ -28,7 +28,7 @@ pub struct ScriptReply<T> {
     pub ended: Vec<LeaseEndEvent>,
 }
 
-/// Splits the reply of one run (prelude.lua) into a reply for each of its locks. An error that
+/// Splits the reply of one run (run.lua) into a reply for each of its locks. An error that
 /// ended the run counts for all locks.
 pub(super) fn split_batch(result: Result<Value, Error>, count: usize) -> Vec<Result<Value, Error>> {
     match result {

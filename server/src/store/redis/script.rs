@@ -17,7 +17,7 @@ use super::scripts::Command;
 pub struct Script {
     name: &'static str,
     text: String,
-    /// True if the script can run for several locks at once (prelude.lua).
+    /// True if the script can run for several locks at once (run.lua).
     pub(super) accepts_batches: bool,
     sha: OnceLock<Str>,
 }
@@ -33,7 +33,7 @@ impl Script {
         }
     }
 
-    /// Marks the script as one that can run for several locks at once (prelude.lua).
+    /// Marks the script as one that can run for several locks at once (run.lua).
     #[must_use]
     pub(super) fn for_several_locks(self) -> Self {
         Self {

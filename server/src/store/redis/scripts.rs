@@ -80,16 +80,28 @@ const CONSTANTS: [(&str, u64); 21] = named![
     TOUCH_STALL_MS,
 ];
 
-/// Text of the script that runs the function `$verb`: the parts that it needs, in an order in which
-/// each part uses only earlier parts. The parts of `$rare` are created when the first of their
-/// functions is needed (prelude.lua).
+/// Text of the script that runs the function `verb`, from parts in an order in which each part uses
+/// only earlier parts. Lua creates the functions of a script again in each run, so most of them are
+/// created only when they are needed:
+///
+/// * `plain`, which each run has: the plain case of the verb, and what it uses (prelude.lua).
+/// * `parts` and `last`, when a lock of the run is not a plain case (run.lua).
+/// * `waiting` and `rare`, when the first of their functions is needed (state.lua).
 ///
 /// The parts are in nested functions, which makes their functions cheaper to create. A variable
 /// from outside the enclosing function costs nothing, but Lua searches the variables of the
 /// enclosing function one after the other. A function may use at most 60 variables from outside
 /// (upvalues), which limits where the inner functions can begin.
 macro_rules! text {
-    ($flags:literal, $verb:literal, [$($part:literal),*], [$($rare:literal),*], [$($last:literal),*]) => {
+    (
+        flags: $flags:literal,
+        verb: $verb:literal,
+        plain: [$($plain:literal),* $(,)?],
+        parts: [$($part:literal),* $(,)?],
+        waiting: [$($waiting:literal),* $(,)?],
+        rare: [$($rare:literal),* $(,)?],
+        last: [$($last:literal),* $(,)?],
+    ) => {
         concat!(
             "#!lua",
             $flags,
@@ -97,24 +109,29 @@ macro_rules! text {
             schema!(),
             "'\n",
             include_str!("lua/prelude.lua"),
+            $(include_str!(concat!("lua/", $plain, ".lua")),)*
+            "local function create_verb()\n",
+            include_str!("lua/state.lua"),
             "local function parts()\n",
             include_str!("lua/holders.lua"),
             include_str!("lua/record.lua"),
-            include_str!("lua/era_check.lua"),
             "local function inner_parts()\n",
             $(include_str!(concat!("lua/", $part, ".lua")),)*
-            "function create_rare()\n",
+            "function create_waiting()\n",
             include_str!("lua/messages.lua"),
             include_str!("lua/queue.lua"),
+            $(include_str!(concat!("lua/", $waiting, ".lua")),)*
+            "function create_rare()\n",
             include_str!("lua/holder_lists.lua"),
             include_str!("lua/rejections.lua"),
             include_str!("lua/closure.lua"),
             $(include_str!(concat!("lua/", $rare, ".lua")),)*
-            "end\n",
+            "end\nend\n",
             $(include_str!(concat!("lua/", $last, ".lua")),)*
             "return ",
             $verb,
-            "\nend\nreturn inner_parts()\nend\nreturn run(parts())\n"
+            "\nend\nreturn inner_parts()\nend\nreturn parts(), reset\nend\n",
+            include_str!("lua/run.lua"),
         )
     };
 }
@@ -176,143 +193,110 @@ fn with_constants(text: &str) -> String {
     replaced
 }
 
-const ACQUIRE: &str = text!(
-    "",
-    "acquire",
-    ["expire", "validity", "grant", "extend", "room", "stream"],
-    [
-        "free",
-        "ended_leases",
-        "lease_ends",
-        "advance",
-        "requests",
-        "attachment",
-        "unlisted",
-        "attempts",
-        "waiting",
-        "vote"
+const ACQUIRE: &str = text! {
+    flags: "",
+    verb: "acquire",
+    plain: ["read_era", "plain_acquire"],
+    parts: ["era_check", "expire", "validity", "grant", "extend", "room", "stream"],
+    waiting: ["advance", "waiting"],
+    rare: [
+        "free", "ended_leases", "lease_ends", "requests", "attachment", "unlisted", "attempts",
+        "vote", "held",
     ],
-    ["acquire"]
-);
+    last: ["acquire"],
+};
 /// Text of renew. Renew, attach, release, cancel, touch and revoke run even if the server is out of
 /// memory.
-const RENEW: &str = text!(
-    " flags=allow-oom",
-    "renew",
-    ["expire", "load_lease", "validity", "extend", "stream"],
-    ["free", "ended_leases", "lease_ends", "unlisted"],
-    ["renew"]
-);
-const ATTACH: &str = text!(
-    " flags=allow-oom",
-    "rare().attach",
-    ["expire", "load_lease"],
-    [
-        "validity",
-        "free",
-        "ended_leases",
-        "lease_ends",
-        "stream",
-        "attachment",
-        "attach"
-    ],
-    []
-);
-const RELEASE: &str = text!(
-    " flags=allow-oom",
-    "release",
-    [
-        "expire",
-        "load_lease",
-        "free",
-        "ended_leases",
-        "room",
-        "stream"
-    ],
-    ["validity", "grant", "lease_ends", "advance", "requests"],
-    ["release"]
-);
-const CANCEL: &str = text!(
-    " flags=allow-oom",
-    "rare().cancel",
-    ["expire", "room"],
-    [
-        "validity",
-        "free",
-        "grant",
-        "ended_leases",
-        "lease_ends",
-        "advance",
-        "requests",
-        "cancel"
-    ],
-    []
-);
-const TOUCH: &str = text!(
-    " flags=allow-oom",
-    "rare().touch",
-    ["expire", "room"],
-    [
-        "validity",
-        "free",
-        "grant",
-        "ended_leases",
-        "lease_ends",
-        "advance",
-        "touch"
-    ],
-    []
-);
-const SET_LIMIT: &str = text!(
-    "",
-    "rare().set_lock_limit",
-    ["expire", "room"],
-    [
-        "load_lease",
-        "validity",
-        "free",
-        "grant",
-        "ended_leases",
-        "lease_ends",
-        "advance",
-        "operator"
-    ],
-    []
-);
-const SET_CLOSURE: &str = text!(
-    "",
-    "rare().set_closure",
-    ["expire", "room"],
-    [
-        "load_lease",
-        "validity",
-        "free",
-        "grant",
-        "ended_leases",
-        "lease_ends",
-        "advance",
-        "operator"
-    ],
-    []
-);
-const REVOKE: &str = text!(
-    " flags=allow-oom",
-    "rare().revoke",
-    ["expire", "room"],
-    [
-        "load_lease",
-        "validity",
-        "free",
-        "grant",
-        "ended_leases",
-        "lease_ends",
-        "advance",
-        "operator"
-    ],
-    []
-);
-const GET: &str = text!(" flags=no-writes", "rare().get", [], ["inspect"], []);
-const CHECK: &str = text!(" flags=no-writes", "rare().check", [], ["inspect"], []);
+const RENEW: &str = text! {
+    flags: " flags=allow-oom",
+    verb: "renew",
+    plain: ["stream", "plain_renew"],
+    parts: ["read_era", "era_check", "expire", "load_lease", "validity", "extend"],
+    waiting: [],
+    rare: ["free", "ended_leases", "lease_ends", "unlisted"],
+    last: ["renew"],
+};
+const ATTACH: &str = text! {
+    flags: " flags=allow-oom",
+    verb: "rare().attach",
+    plain: ["stream", "plain_attach"],
+    parts: ["read_era", "era_check", "expire", "load_lease"],
+    waiting: [],
+    rare: ["validity", "free", "ended_leases", "lease_ends", "attachment", "attach"],
+    last: [],
+};
+const RELEASE: &str = text! {
+    flags: " flags=allow-oom",
+    verb: "release",
+    plain: ["stream", "plain_release"],
+    parts: ["read_era", "era_check", "expire", "load_lease", "free", "ended_leases", "room"],
+    waiting: ["validity", "grant", "advance"],
+    rare: ["lease_ends", "requests"],
+    last: ["release"],
+};
+const CANCEL: &str = text! {
+    flags: " flags=allow-oom",
+    verb: "rare().cancel",
+    plain: [],
+    parts: ["read_era", "era_check", "expire", "room"],
+    waiting: ["validity", "grant", "advance"],
+    rare: ["free", "ended_leases", "lease_ends", "requests", "cancel"],
+    last: [],
+};
+const TOUCH: &str = text! {
+    flags: " flags=allow-oom",
+    verb: "rare().touch",
+    plain: [],
+    parts: ["read_era", "era_check", "expire", "room"],
+    waiting: ["validity", "grant", "advance"],
+    rare: ["free", "ended_leases", "lease_ends", "touch"],
+    last: [],
+};
+const SET_LIMIT: &str = text! {
+    flags: "",
+    verb: "rare().set_lock_limit",
+    plain: [],
+    parts: ["read_era", "era_check", "expire", "room"],
+    waiting: ["validity", "grant", "advance"],
+    rare: ["load_lease", "free", "ended_leases", "lease_ends", "operator"],
+    last: [],
+};
+const SET_CLOSURE: &str = text! {
+    flags: "",
+    verb: "rare().set_closure",
+    plain: [],
+    parts: ["read_era", "era_check", "expire", "room"],
+    waiting: ["validity", "grant", "advance"],
+    rare: ["load_lease", "free", "ended_leases", "lease_ends", "operator"],
+    last: [],
+};
+const REVOKE: &str = text! {
+    flags: " flags=allow-oom",
+    verb: "rare().revoke",
+    plain: [],
+    parts: ["read_era", "era_check", "expire", "room"],
+    waiting: ["validity", "grant", "advance"],
+    rare: ["load_lease", "free", "ended_leases", "lease_ends", "operator"],
+    last: [],
+};
+const GET: &str = text! {
+    flags: " flags=no-writes",
+    verb: "rare().get",
+    plain: [],
+    parts: ["read_era", "era_check"],
+    waiting: [],
+    rare: ["inspect"],
+    last: [],
+};
+const CHECK: &str = text! {
+    flags: " flags=no-writes",
+    verb: "rare().check",
+    plain: [],
+    parts: ["read_era", "era_check"],
+    waiting: [],
+    rare: ["inspect"],
+    last: [],
+};
 
 /// Texts of the scripts with the values of the constants, in the order of [`Verb`]. They are created
 /// once, because tests start hundreds of stores.

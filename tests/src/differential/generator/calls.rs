@@ -153,6 +153,9 @@ impl Generator {
     }
 
     fn terms(&mut self) -> LeaseOptions {
+        if self.plain && self.rng.gen_bool(0.9) {
+            return LeaseOptions::default();
+        }
         LeaseOptions {
             max_hold_ms: [None, None, None, None, Some(700), Some(4_000), Some(30_000)]
                 [self.rng.gen_range(0..7)],

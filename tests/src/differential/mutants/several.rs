@@ -5,8 +5,8 @@ use super::{Mutant, mutant};
 pub const MUTANTS_OF_SEVERAL: [Mutant; 3] = [
     mutant(
         "one lock of several is run for all",
-        "reset(KEYS[i == 1 and 1 or i + 1])",
-        "reset(lock)",
+        "KEYS[i == 1 and 1 or i + 1]",
+        "KEYS[1]",
     ),
     mutant(
         "the holders of one lock are those of the next",

@@ -3,15 +3,17 @@
 
 use std::{net::SocketAddr, thread};
 
+use leasehold_server::store::redis::scripts::Verb;
 use leasehold_tests::{
     differential::{
-        compare,
+        SpecifiedSequence, compare,
+        generator::is_plain,
         mutants::{
-            MUTANTS, Mutant, revoking::MUTANTS_OF_REVOKING, several::MUTANTS_OF_SEVERAL,
-            spans::MUTANTS_OF_SPANS, voting::MUTANTS_OF_VOTING,
+            MUTANTS, Mutant, plain::MUTANTS_OF_PLAIN, revoking::MUTANTS_OF_REVOKING,
+            several::MUTANTS_OF_SEVERAL, spans::MUTANTS_OF_SPANS, voting::MUTANTS_OF_VOTING,
         },
         outcome_counts::OutcomeCounts,
-        script_runner::ScriptRunner,
+        script_runner::{CaseCounts, PlainCases, ScriptRunner},
         steps::LOW_BOUNDS,
     },
     redis::shared_server::own_nodes,
@@ -26,7 +28,10 @@ const MUTANT_SEQUENCES: u64 = 5_000;
 /// Seeds that find mutants which few other seeds find. They are tried first, which saves half of
 /// the time.
 const TRIED_FIRST: [u64; 8] = [3_769, 2_273, 1_705, 791, 641, 577, 5_116, 12_216];
-/// Minimum number of occurrences of each outcome in `MUST_OCCUR` at full scale.
+/// The verbs with plain cases.
+const PLAIN_VERBS: [Verb; 4] = [Verb::Acquire, Verb::Renew, Verb::Attach, Verb::Release];
+/// Minimum number of occurrences of each outcome in `MUST_OCCUR` at full scale, and of the plain
+/// cases and the other cases of each verb.
 const OCCURRENCES_MIN: usize = 500;
 const MUST_OCCUR: [&str; 64] = [
     "ended: expired",
@@ -104,26 +109,41 @@ fn the_scripts_answer_like_the_specification() {
         first + sequences - 1
     ));
     let run = |thread| {
-        let mut machine = ScriptRunner::new(own_nodes()[thread], LOW_BOUNDS, str::to_owned);
+        let mut runners = [PlainCases::Apart, PlainCases::Alike].map(|plain_cases| {
+            ScriptRunner::new(own_nodes()[thread], LOW_BOUNDS, plain_cases, str::to_owned)
+        });
         let mut counts = OutcomeCounts::default();
         for seed in (first + thread as u64..first + sequences).step_by(THREADS) {
-            if let Some(difference) = compare(seed, &mut machine, &mut counts) {
-                panic!("{difference}");
-            }
+            let sequence = SpecifiedSequence::new(seed, &mut counts);
+            let [apart, alike] = runners.each_mut().map(|runner| {
+                let record = sequence.run_on(runner);
+                record.unwrap_or_else(|difference| panic!("{difference}"))
+            });
+            assert_eq!(apart.fields, alike.fields, "seed {seed}");
         }
-        counts
+        (counts, PLAIN_VERBS.map(|verb| runners[0].case_counts(verb)))
     };
     let mut counts = OutcomeCounts::default();
+    let mut case_counts = [CaseCounts::default(); PLAIN_VERBS.len()];
     thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
             .map(|thread| scope.spawn(move || run(thread)))
             .collect();
         for thread in threads {
-            counts.add(&thread.join().expect("no difference"));
+            let (of_thread, cases) = thread.join().expect("no difference");
+            counts.add(&of_thread);
+            for (sum, part) in case_counts.iter_mut().zip(cases) {
+                sum.plain += part.plain;
+                sum.other += part.other;
+            }
         }
     });
+    let cases = PLAIN_VERBS.iter().zip(&case_counts);
+    let cases: String = cases
+        .map(|(verb, count)| format!("{verb:?}: {} plain, {} other\n", count.plain, count.other))
+        .collect();
     print_figures(&format!(
-        "differential: {sequences} sequences, 0 differences\n{counts}"
+        "differential: {sequences} sequences, 0 differences\n{cases}{counts}"
     ));
     let least = OCCURRENCES_MIN as u64 * sequences / SEQUENCES as u64;
     for outcome in MUST_OCCUR {
@@ -132,6 +152,9 @@ fn the_scripts_answer_like_the_specification() {
             "{outcome} occurred fewer than {least} times"
         );
     }
+    for CaseCounts { plain, other } in case_counts {
+        assert!(plain.min(other) >= least, "{cases}");
+    }
 }
 
 #[test]
@@ -139,10 +162,15 @@ fn every_mutant_is_found() {
     let mutants = MUTANTS.iter().chain(&MUTANTS_OF_REVOKING);
     let mutants = mutants.chain(&MUTANTS_OF_SEVERAL).chain(&MUTANTS_OF_VOTING);
     let mutants = mutants.chain(&MUTANTS_OF_SPANS);
-    let mutants: Vec<&Mutant> = mutants.collect();
+    let mutants = mutants.map(|mutant| (PlainCases::Alike, mutant));
+    let plain = MUTANTS_OF_PLAIN.iter();
+    let mutants = mutants.chain(plain.map(|mutant| (PlainCases::Apart, mutant)));
+    let mutants: Vec<(PlainCases, &Mutant)> = mutants.collect();
     let run = |thread: usize| {
         let mutants = mutants.iter().skip(thread).step_by(THREADS);
-        let found = mutants.map(|mutant| (mutant.name, found_after(own_nodes()[thread], mutant)));
+        let addr = own_nodes()[thread];
+        let found = mutants
+            .map(|(plain_cases, mutant)| (mutant.name, found_after(addr, *plain_cases, mutant)));
         found.collect::<Vec<_>>()
     };
     let run = &run;
@@ -166,9 +194,9 @@ fn every_mutant_is_found() {
     ));
 }
 
-fn found_after(addr: SocketAddr, mutant: &Mutant) -> Option<u64> {
+fn found_after(addr: SocketAddr, plain_cases: PlainCases, mutant: &Mutant) -> Option<u64> {
     let is_edited = std::cell::Cell::new(false);
-    let mut machine = ScriptRunner::new(addr, LOW_BOUNDS, |text| {
+    let mut machine = ScriptRunner::new(addr, LOW_BOUNDS, plain_cases, |text| {
         is_edited.set(is_edited.get() || text.contains(mutant.right));
         text.replace(mutant.right, mutant.wrong)
     });
@@ -178,7 +206,9 @@ fn found_after(addr: SocketAddr, mutant: &Mutant) -> Option<u64> {
         mutant.name
     );
     let mut counts = OutcomeCounts::default();
-    let seeds = TRIED_FIRST.into_iter().chain(0..MUTANT_SEQUENCES).zip(1..);
+    let seeds = TRIED_FIRST.into_iter().chain(0..MUTANT_SEQUENCES);
+    let finds = |seed: &u64| plain_cases == PlainCases::Alike || is_plain(*seed);
+    let seeds = seeds.filter(finds).zip(1..);
     let mut found = seeds.filter(|(seed, _)| compare(*seed, &mut machine, &mut counts).is_some());
     found.next().map(|(_, tried)| tried)
 }

@@ -63,7 +63,7 @@ local function acquire(lease, request, arguments, attempt, ttl_ms, wait_ms, rejo
   local w = { lease = lease, request = request, arguments = arguments, ttl = ttl_ms, since = now,
     weight = weight, terms = terms, until_ms = now + wait, passed = 0, owner = owner,
     stream = stream, attempts = attempt .. '@' .. broker_id }
-  local waits, requested = position and rare().read_waiter(position)
+  local waits, requested = position and waiting().read_waiter(position)
   if waits then
     if waits.lease ~= lease or waits.arguments ~= arguments then return reply('REUSED') end
     requested = rare().moved_to(waits.stream, stream)
@@ -77,18 +77,18 @@ local function acquire(lease, request, arguments, attempt, ttl_ms, wait_ms, rejo
     if ms_until_grants() ~= 0 then return rare().era_rejection() end
     if not fits_span(h) then return rare().span_rejection() end
     if waits then
-      rare().dequeue(position, request)
+      waiting().dequeue(position, request)
       w.attempts = rare().add_attempt(rare().attempts_on(stream, waits), attempt)
     end
     local refused = has_other_limit(limit) and 'MISMATCH' or rare().reenter(h, w)
     if not refused then return granted(h) end
-    if waits then rare().record_change('ABANDONED', waits) end
+    if waits then waiting().record_change('ABANDONED', waits) end
     return reply(refused, refused == 'MISMATCH' and limit_in_use() or nil)
   end
   if waits then
     if tonumber(weight) > holders.limit then
-      rare().dequeue(position, request)
-      rare().record_change('ABANDONED', waits)
+      waiting().dequeue(position, request)
+      waiting().record_change('ABANDONED', waits)
       advance()
       return reply('MISMATCH', limit_in_use())
     end
@@ -96,13 +96,13 @@ local function acquire(lease, request, arguments, attempt, ttl_ms, wait_ms, rejo
     if wait > 0 then
       local attempts = rare().add_waiter_attempt(rare().attempts_on(requested, waits), attempt)
       if not attempts then return reply('ATTEMPTS') end
-      rare().requeue(position, waits, w, attempts, requested)
+      waiting().requeue(position, waits, w, attempts, requested)
     end
     advance()
     h = holder_by(request)
     -- the waiter may have been dropped from the queue by advance()
     if h and not h.position then return granted(h) end
-    return rare().held_or_queued(wait, changed['w:' .. position] ~= false and position or 0)
+    return waiting().held_or_queued(wait, changed['w:' .. position] ~= false and position or 0)
   end
   if under ~= '' and under ~= '+' then return reply('NOTFOUND') end
 
@@ -119,7 +119,7 @@ local function acquire(lease, request, arguments, attempt, ttl_ms, wait_ms, rejo
   if proposed and notify == '2' then rare().subscribe_release() end
   if not blocked and fits(weight) then return proposed and rare().vote_objection() or granted(grant(w, nil, proposed)) end
   if wait > 0 and queue.n >= tonumber(queue_max) then return reply('FULL') end
-  if wait > 0 then rare().enqueue(w) end
+  if wait > 0 then waiting().enqueue(w) end
   if proposed and notify ~= '0' then rare().subscribe_release() end
-  return rare().held_or_queued(wait, queue.tail)
+  return waiting().held_or_queued(wait, queue.tail)
 end

@@ -1,28 +1,10 @@
 -- Grants that the era allows. While it allows none, nothing is confirmed that may have ended before
 -- the store lost data: no repeated request, no re-entry, no claim.
 
--- Returns the milliseconds until grants are allowed, or -1 if this era never allows them.
-local closed_ms, is_moving, grants_from_ms, era_text, token_floor
+-- Returns the milliseconds until grants of this lock are allowed, or -1 if this era never allows
+-- them.
 local function ms_until_grants()
-  if not closed_ms then
-    local era = era_key and call('GET', era_key)
-    if not era_key then
-      -- In a cluster the key of the era is not in KEYS: while its slot moves, no command with
-      -- several keys could run. The key follows the era id instead: 'era_id|key', perhaps with '!'
-      -- (messages.lua). An empty era id allows no grants. An era that has already moved counts as
-      -- missing.
-      era_id, era = string.match(era_id, '^(%w*)|(.-)!?$')
-      era = era_id ~= '' and redis.pcall('GET', era)
-      is_moving = type(era) == 'string' and string.find(era, '|moving', 1, true)
-    end
-    era_text = type(era) == 'string' and era
-    local id, before = string.match(era_text or '', '^([^|]*)|(%d+)|')
-    grants_from_ms = id == era_id and tonumber(before)
-    closed_ms = grants_from_ms and math.max(grants_from_ms - now, 0) or -1
-    -- few eras have a floor, so no pattern searches for its digits
-    local _, at = string.find(era_text or '', '|token:', 1, true)
-    token_floor = at and tonumber(string.match(era_text, '^%d+', at + 1)) or 0
-  end
+  read_era()
   -- a lock without a record here may exist on the server to which the slot is moving
   return is_moving and last_token == 0 and -1 or closed_ms
 end

@@ -5,14 +5,14 @@
 local function extend(h)
   local is_claim = h.position
   if is_claim then
-    rare().dequeue(h.position, h.request)
+    waiting().dequeue(h.position, h.request)
     h.position = nil
     if h.slot > 1 then changed['r:' .. h.request] = '@' .. h.slot end
   end
   h.validity = effective_ttl(h)
   h.expires = math.max(h.expires, now + expiry(h.validity))
   holders.latest = math.max(holders.latest, h.expires)
-  if is_claim then rare().record_change('ACQUIRED', h) end
+  if is_claim then waiting().record_change('ACQUIRED', h) end
   if holders.n == 1 then holders.earliest = h.expires end
   write_holder(h)
 end

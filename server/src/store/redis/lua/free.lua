@@ -23,6 +23,6 @@ local function free_holder(h)
   if h.entries ~= '' then
     for request in string.gmatch(h.entries, '(%w+):%w+:%d+:') do changed['r:' .. request] = false end
   end
-  if h.position then rare().dequeue(h.position, h.request) elseif h.slot > 1 then changed['r:' .. h.request] = false end
+  if h.position then waiting().dequeue(h.position, h.request) elseif h.slot > 1 then changed['r:' .. h.request] = false end
   remove(h)
 end

@@ -31,6 +31,6 @@ local function grant(w, position, token)
     changed['l:' .. h.lease] = h.slot
     if not position then changed['r:' .. h.request] = '@' .. h.slot end
   end
-  if watched and not position then rare().record_change('ACQUIRED', h) end
+  if watched and not position then waiting().record_change('ACQUIRED', h) end
   return h
 end

@@ -44,6 +44,6 @@ local function holder_by(request)
   local r = field('r:' .. request)
   local slot = string.match(r or '', '^@(%d+)$')
   if slot then return holder_at(tonumber(slot)) end
-  local w = r and rare().read_waiter(tonumber(r))
+  local w = r and waiting().read_waiter(tonumber(r))
   return w and w.slot and holder_at(w.slot)
 end

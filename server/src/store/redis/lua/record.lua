@@ -2,7 +2,7 @@
 
 local function unreadable(what) error({ err = 'SCHEMA the lock record has ' .. what }) end
 
--- Reads the record into the variables of prelude.lua, and additional fields for `field`.
+-- Reads the record into the variables of state.lua, and additional fields for `field`.
 local function load(...)
   local names, v = { ... }, call('HMGET', lock, 'v', 'f', 'u', 'h:1', 'q', 'z', 'e', ...)
   if v[1] and v[1] ~= SCHEMA then unreadable('version ' .. v[1]) end
@@ -39,7 +39,7 @@ end
 local function save()
   -- without its record the next token would be the time, which may still be smaller
   local h, last = holders, math.max(now, holders.latest, queue.until_ms, closed_until, last_token / 1000)
-  if events then rare().publish_changes() end
+  if events then waiting().publish_changes() end
   if math.max(last, last_token) >= 2^53 then unreadable('a number that is none') end
   if is_queue_touched then
     changed.q = queue.n > 0 and string.format('%d|%d|%d|%d|%d|%d|%d|', queue.head, queue.tail, queue.n,

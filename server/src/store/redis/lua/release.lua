@@ -12,7 +12,7 @@ local function release(lease, token, what, via, notify)
   local is_part = what ~= ''
   if what == '+' then what = '' end
   local h = load_lease(lease)
-  if h and h.token == token and is_on_other_stream(h, via) then
+  if h and h.token == token and is_on_other_stream(h.stream, via) then
     tag = 'ELSEWHERE'
   elseif h and h.token == token and what == '!' then
     tag, h.expires = 'NOW', now
@@ -37,7 +37,7 @@ local function release(lease, token, what, via, notify)
         rare().add_tombstone(h.request)
         for other in string.gmatch(h.entries, '(%w+):%w+:%d+:') do rare().add_tombstone(other) end
       end
-      if watched then rare().record_change('RELEASED', h) end
+      if watched then waiting().record_change('RELEASED', h) end
       if what ~= '' and rare().has_lost_data_since(h.since) then rare().close('DELAY', h.expires, h.owner) end
       if h.terms ~= '' then rare().close_after(h, has_flag(h, DELAYS_ON_RELEASE) and now) end
       free_holder(h)
@@ -50,6 +50,6 @@ local function release(lease, token, what, via, notify)
     tag, reason = rare().ended_tag(h, lease, token)
   end
   advance()
-  if notify == '1' then rare().publish_release() end
+  if notify == '1' then waiting().publish_release() end
   return reply(tag, left, reason)
 end

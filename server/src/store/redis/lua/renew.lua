@@ -10,7 +10,7 @@ local function renew(lease, token, ttl_ms, via, is_delivered)
   local h = load_lease(lease)
   local is_closed = h and h.position and ms_until_grants() ~= 0
   if not h or h.token ~= token or is_closed then return reply(rare().ended_tag(h, lease, token)) end
-  if is_on_other_stream(h, via) then return reply('ELSEWHERE') end
+  if is_on_other_stream(h.stream, via) then return reply('ELSEWHERE') end
   if ttl_ms ~= '' then h.ttl = ttl_ms end
   if not effective_ttl(h) then return reply(rare().end_reason(h)) end
   if not fits_span(h) then return rare().span_rejection() end

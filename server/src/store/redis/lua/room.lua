@@ -12,5 +12,5 @@ end
 
 -- Grants the lock to waiters while there is room. Returns true if the next waiter does not fit.
 local function advance()
-  return queue.n > 0 and rare().grant_waiters()
+  return queue.n > 0 and waiting().grant_waiters()
 end

@@ -6,6 +6,6 @@ local function stream_of(attachment) return string.match(attachment, '^(.*)%.') 
 
 -- Returns true if a lease is not on the stream through which it is changed. via: '*' for any
 -- stream, '' for no stream, or the epoch of a stream of this broker.
-local function is_on_other_stream(h, via)
-  return via ~= '*' and stream_of(h.stream) ~= (via ~= '' and broker_id .. '.' .. via or '')
+local function is_on_other_stream(stream, via)
+  return via ~= '*' and stream_of(stream) ~= (via ~= '' and broker_id .. '.' .. via or '')
 end

@@ -1,7 +1,5 @@
 -- Validity of grants: ttl, max_hold and the limit of spans.
 
-local function expiry(ttl) return ttl + (ttl - ttl % EXPIRY_DIVISOR) / EXPIRY_DIVISOR + EXPIRY_MARGIN_MS end
-
 -- Returns the time for which a lease may be held, in ms; 0 if there is no such bound.
 local function max_hold_of(h) return h.terms ~= '' and tonumber(string.match(h.terms, '^%d+')) or 0 end
 

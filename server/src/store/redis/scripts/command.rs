@@ -76,7 +76,7 @@ impl Command {
             && era == other_era
     }
 
-    /// Combines several commands for one run of a script (prelude.lua). The combined command has
+    /// Combines several commands for one run of a script (run.lua). The combined command has
     /// the earliest deadline of all, and publishes changes if one of them does. Returns `None` for
     /// no commands.
     pub(in crate::store::redis) fn merge(mut commands: impl Iterator<Item = Self>) -> Option<Self> {
