@@ -65,12 +65,7 @@ impl Fixture {
 
     /// Returns the number of scripts that Redis has run.
     async fn scripts_run(&mut self) -> u64 {
-        let stats = self.redis.info("commandstats", "cmdstat_evalsha").await;
-        let calls = stats.as_deref().unwrap_or("calls=0,");
-        let calls = calls
-            .strip_prefix("calls=")
-            .and_then(|c| c.split(',').next());
-        calls.expect("a count").parse().expect("a number")
+        self.redis.calls_of("evalsha").await
     }
 
     fn key(&self, call: &AcquireCommand) -> String {

@@ -67,6 +67,28 @@ async fn heartbeats_keep_a_lease_and_a_release_ends_it() {
 }
 
 #[tokio::test]
+async fn a_heartbeat_renews_many_leases_with_few_scripts() {
+    const LEASES: usize = 200;
+    /// Number of scripts: four renewals of at most 64 locks, and those that a broker runs by itself.
+    const SCRIPTS_MAX: u64 = 8;
+    let deployment = Deployment::start(1).await;
+    let mut stream = StreamClient::open(deployment.addrs()[0]).await;
+    for number in 0..LEASES {
+        let call = stream.acquire(&long(&number.to_string()), 1).await;
+        stream.expect_granted(call).await;
+    }
+    let mut redis = deployment.redis.connect().await;
+    let before = redis.calls_of("evalsha").await;
+    let sequence = stream.heartbeat().await;
+    let mut renewed = 0;
+    while renewed < LEASES {
+        renewed += stream.wait_for_ack(sequence).await;
+    }
+    let scripts = redis.calls_of("evalsha").await - before;
+    assert!(scripts <= SCRIPTS_MAX, "{scripts}");
+}
+
+#[tokio::test]
 async fn a_broken_stream_renews_no_more() {
     let broker = InProcessBroker::start().await;
     let mut stream = StreamClient::open(broker.api).await;

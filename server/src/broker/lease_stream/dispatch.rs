@@ -33,7 +33,7 @@ struct RenewalGroups(BTreeMap<StorePart, RenewalGroup>);
 
 struct RenewalGroup {
     lease_ids: Vec<LeaseId>,
-    /// As many permits as there are leases.
+    /// Permits, one for each lease.
     permits: OwnedSemaphorePermit,
 }
 

@@ -293,17 +293,19 @@ impl LeaseStream {
     /// Renews leases together. The renewal acknowledges the newest heartbeat received before the
     /// command is sent. The heartbeat that caused the renewal may be much older if the store is
     /// overloaded.
-    pub(super) fn renew(&mut self, lease_ids: Vec<LeaseId>, permits: OwnedSemaphorePermit) {
+    pub(super) fn renew(&mut self, mut lease_ids: Vec<LeaseId>, permits: OwnedSemaphorePermit) {
         let sequence = self.heartbeats.latest();
         let mut requested = Vec::with_capacity(lease_ids.len());
-        for lease_id in &lease_ids {
-            if let Some(lease) = self.leases.get_mut(lease_id) {
-                lease.phase = LeasePhase::Busy;
-                lease.pending_heartbeat = None;
-                lease.slack.renewal_sent();
-                requested.push(lease.locks.clone());
-            }
-        }
+        lease_ids.retain(|lease_id| {
+            let Some(lease) = self.leases.get_mut(lease_id) else {
+                return false;
+            };
+            lease.phase = LeasePhase::Busy;
+            lease.pending_heartbeat = None;
+            lease.slack.renewal_sent();
+            requested.push(lease.locks.clone());
+            true
+        });
         let (broker, stream) = (self.broker.clone(), self.id);
         self.jobs.push(Box::pin(async move {
             let renewals = broker.renew_for_stream(&requested, stream);

@@ -25,24 +25,27 @@ impl RedisStore {
     /// Renews at most [`RENEWALS_PER_RUN`] locks. Locks of a cluster are renewed one by one, with
     /// pipelined commands, because their slots may move apart.
     pub(super) async fn renew_chunk(&self, leases: &[LeaseRef], renewal: Renewal) -> Vec<Renewed> {
-        let single = leases.len() == 1 || self.topology.is_cluster();
-        if single {
-            return join_all(leases.iter().map(|lease| self.renew(lease, renewal))).await;
-        }
+        let first = match leases {
+            [first, _, ..] if !self.topology.is_cluster() => first,
+            _ => return self.renew_each(leases, renewal).await,
+        };
         let calls = leases
             .iter()
             .map(|lease| calls::renew(lease, renewal.ttl, renewal.expected_attachment));
         let calls: Vec<_> = calls.collect();
         match self.renew_in_one_run(&calls).await {
             Ok(renewed) => renewed,
-            Err(ScriptError::Reloaded) => {
-                join_all(leases.iter().map(|lease| self.renew(lease, renewal))).await
-            }
+            Err(ScriptError::Reloaded) => self.renew_each(leases, renewal).await,
             Err(error) => {
-                let error = StoreError::from(error);
+                let recovery = || self.topology.recovery_of(&first.lock);
+                let error = StoreError::from(error).with_recovery(recovery);
                 leases.iter().map(|_| Err(error.clone())).collect()
             }
         }
+    }
+
+    async fn renew_each(&self, leases: &[LeaseRef], renewal: Renewal) -> Vec<Renewed> {
+        join_all(leases.iter().map(|lease| self.renew(lease, renewal))).await
     }
 
     async fn renew_in_one_run(
