@@ -47,15 +47,6 @@ pub struct SpecifiedSequence {
     record: Record,
 }
 
-/// Runs the sequence of a seed on the specification and on the scripts until the first difference.
-pub fn compare(
-    seed: u64,
-    machine: &mut ScriptRunner,
-    tally: &mut OutcomeCounts,
-) -> Option<Difference> {
-    SpecifiedSequence::new(seed, tally).run_on(machine).err()
-}
-
 impl SpecifiedSequence {
     /// Executes the steps of a seed and counts their outcomes.
     pub fn new(seed: u64, tally: &mut OutcomeCounts) -> Self {
@@ -87,7 +78,7 @@ impl SpecifiedSequence {
     ///
     /// # Errors
     /// The first difference.
-    pub fn run_on(&self, machine: &mut ScriptRunner) -> Result<FinalRecord, Difference> {
+    pub fn run_on(&self, machine: &mut ScriptRunner) -> Result<FinalRecord, Box<Difference>> {
         let (result, record) = machine.run(self.steps.iter().map(|(step, _)| step));
         let differs =
             |(expected, result): (&(Step, StepResult), &StepResult)| expected.1 != *result;
@@ -110,12 +101,12 @@ impl SpecifiedSequence {
         Err(self.difference_at(self.steps.len() - 1, actual))
     }
 
-    fn difference_at(&self, at: usize, actual: StepResult) -> Difference {
-        Difference {
+    fn difference_at(&self, at: usize, actual: StepResult) -> Box<Difference> {
+        Box::new(Difference {
             seed: self.seed,
             steps: self.steps[..=at].to_vec(),
             actual,
-        }
+        })
     }
 }
 

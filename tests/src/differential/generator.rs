@@ -86,6 +86,8 @@ pub struct Generator {
     calls: Vec<AcquireCommand>,
     /// Attempts that were sent, and attempts that were cancelled before they were sent.
     attempts: Vec<AcquireCommand>,
+    /// Attempt that was cancelled before the next acquire sends it.
+    cancelled: Option<AcquireCommand>,
     leases: Vec<LeaseRef>,
     next_event_ms: Option<u64>,
 }
@@ -129,6 +131,7 @@ impl Generator {
                 [rng.gen_range(0..4)],
             calls: Vec::new(),
             attempts: Vec::new(),
+            cancelled: None,
             leases: Vec::new(),
             next_event_ms: None,
             rng,
@@ -171,7 +174,7 @@ impl Generator {
             self.token_floor = self.draw_token_floor();
         }
         let touches = if self.has_steady_toucher { 44 } else { 14 };
-        let which = match self.plain && self.rng.gen_bool(0.95) {
+        let which = match self.plain && self.rng.gen_bool(0.9) {
             true => self.rng.gen_range(0..PLAIN_DRAWS),
             false => self.rng.gen_range(0..NON_TOUCH_DRAWS + touches),
         };
@@ -294,6 +297,7 @@ impl Generator {
         self.cancels ^= self.repeats && self.rng.gen_bool(0.1);
         match which {
             0..35 if self.cancels => self.cancel(),
+            0..35 if self.plain && self.rng.gen_bool(0.05) => self.cancel_unsent(),
             50..63 if self.repeats => self.acquire_or_vote(),
             0..35 => self.acquire_or_vote(),
             35..50 => {
@@ -375,7 +379,9 @@ impl Generator {
             self.rng.gen_range(0..CALLS)
         };
         let is_new = self.plain && self.rng.gen_bool(0.7);
-        if is_new || self.rng.gen_bool(if is_repeated { 0.02 } else { 0.2 }) {
+        if let Some(call) = self.cancelled.take() {
+            self.calls[slot] = call;
+        } else if is_new || self.rng.gen_bool(if is_repeated { 0.02 } else { 0.2 }) {
             self.calls[slot] = self.new_call();
         }
         let mut call = self.calls[slot].clone();
@@ -387,7 +393,6 @@ impl Generator {
                 call = self.put_under_lease(call);
             }
             5..9 if !self.leases.is_empty() => call = self.put_under_lease(call),
-            9..30 if self.plain && !self.leases.is_empty() => call = self.put_under_lease(call),
             // Repeats a recent attempt, possibly one that was cancelled before it was sent.
             9..50 if !is_repeated && !self.attempts.is_empty() => {
                 let newest = self.attempts.len().saturating_sub(6);
@@ -461,6 +466,15 @@ impl Generator {
             false => ReleaseScope::All,
         });
         StoreCommand::Release(lease, what, self.via())
+    }
+
+    /// Cancels an attempt that the next acquire sends.
+    fn cancel_unsent(&mut self) -> StoreCommand {
+        let call = self.new_call();
+        self.attempts.push(call.clone());
+        let cancel = StoreCommand::Cancel(call.request, call.attempt);
+        self.cancelled = Some(call);
+        cancel
     }
 
     fn cancel(&mut self) -> StoreCommand {

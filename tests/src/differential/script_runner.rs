@@ -38,7 +38,7 @@ const PLAIN_CALL: &str = "  local reply = plain and plain(lock, ...)\n";
 /// The line of the scripts that sets the bounds of one command.
 const COMMAND_BOUNDS: &str = "local SCAN_MAX, GRANTS_MAX, ATTEMPT_LEN, REPORTED_SLOTS_MAX, EXPIRATIONS_MAX = 256, 64, 31, 256, 128\n";
 
-/// Whether the scripts handle the plain cases of a verb apart (prelude.lua), or all cases alike.
+/// Way in which the scripts handle the plain cases of a verb: apart (prelude.lua), or all cases alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlainCases {
     Apart,

@@ -210,7 +210,7 @@ const ACQUIRE: &str = text! {
 const RENEW: &str = text! {
     flags: " flags=allow-oom",
     verb: "renew",
-    plain: ["stream", "plain_renew"],
+    plain: ["stream", "plain_holder", "plain_renew"],
     parts: ["read_era", "era_check", "expire", "load_lease", "validity", "extend"],
     waiting: [],
     rare: ["free", "ended_leases", "lease_ends", "unlisted"],
@@ -219,7 +219,7 @@ const RENEW: &str = text! {
 const ATTACH: &str = text! {
     flags: " flags=allow-oom",
     verb: "rare().attach",
-    plain: ["stream", "plain_attach"],
+    plain: ["stream", "plain_holder", "plain_attach"],
     parts: ["read_era", "era_check", "expire", "load_lease"],
     waiting: [],
     rare: ["validity", "free", "ended_leases", "lease_ends", "attachment", "attach"],
@@ -228,7 +228,7 @@ const ATTACH: &str = text! {
 const RELEASE: &str = text! {
     flags: " flags=allow-oom",
     verb: "release",
-    plain: ["stream", "plain_release"],
+    plain: ["stream", "plain_holder", "plain_release"],
     parts: ["read_era", "era_check", "expire", "load_lease", "free", "ended_leases", "room"],
     waiting: ["validity", "grant", "advance"],
     rare: ["lease_ends", "requests"],

@@ -2,7 +2,7 @@
 
 use super::{Mutant, mutant};
 
-pub const MUTANTS_OF_PLAIN: [Mutant; 41] = [
+pub const MUTANTS_OF_PLAIN: [Mutant; 42] = [
     mutant(
         "plain acquire: late commands are executed",
         "if now > not_after or watched or terms",
@@ -12,11 +12,6 @@ pub const MUTANTS_OF_PLAIN: [Mutant; 41] = [
         "plain acquire: terms are ignored",
         "or terms ~= '' or",
         "or",
-    ),
-    mutant(
-        "plain acquire: a re-entry creates a lease",
-        "or under ~= '' or proposed",
-        "or proposed",
     ),
     mutant(
         "plain acquire: a vote grants the node's own token",
@@ -85,7 +80,7 @@ pub const MUTANTS_OF_PLAIN: [Mutant; 41] = [
     ),
     mutant(
         "plain acquire: the last token is not recorded",
-        "SCHEMA, 'f', token, 'h:1', lease",
+        "SCHEMA, 'f', new_token, 'h:1', lease",
         "SCHEMA, 'h:1', lease",
     ),
     mutant(
@@ -120,23 +115,23 @@ pub const MUTANTS_OF_PLAIN: [Mutant; 41] = [
     ),
     mutant(
         "plain renew: other holders are ignored",
-        "or v[3] or not v[4] or v[5] or tonumber(v[2]) > now_us then return nil end\n  local head, of, has, held_ttl",
-        "or not v[4] or v[5] or tonumber(v[2]) > now_us then return nil end\n  local head, of, has, held_ttl",
+        "not v[3] and not v[5] and of_lease(v[4], lease, token)\n  if not h or v[1] ~= SCHEMA or tonumber(v[2]) > now_us then return nil end\n  local held_ttl",
+        "not v[5] and of_lease(v[4], lease, token)\n  if not h or v[1] ~= SCHEMA or tonumber(v[2]) > now_us then return nil end\n  local held_ttl",
     ),
     mutant(
         "plain renew: waiters are ignored",
-        "or v[3] or not v[4] or v[5] or tonumber(v[2]) > now_us then return nil end\n  local head, of, has, held_ttl",
-        "or v[3] or not v[4] or tonumber(v[2]) > now_us then return nil end\n  local head, of, has, held_ttl",
+        "not v[3] and not v[5] and of_lease(v[4], lease, token)\n  if not h or v[1] ~= SCHEMA or tonumber(v[2]) > now_us then return nil end\n  local held_ttl",
+        "not v[3] and of_lease(v[4], lease, token)\n  if not h or v[1] ~= SCHEMA or tonumber(v[2]) > now_us then return nil end\n  local held_ttl",
     ),
     mutant(
-        "plain renew: the lease is not compared",
-        "if of ~= lease or has ~= token or span > SPAN_MIN_MS or now >= tonumber(expires) or now + span",
-        "if has ~= token or span > SPAN_MIN_MS or now >= tonumber(expires) or now + span",
+        "plain cases: the lease is not compared",
+        "return text and string.sub(text, 1, #lease + 1) == lease .. '|'\n    and",
+        "return text and",
     ),
     mutant(
-        "plain renew: the token is not compared",
-        "if of ~= lease or has ~= token or span > SPAN_MIN_MS or now >= tonumber(expires) or now + span",
-        "if of ~= lease or span > SPAN_MIN_MS or now >= tonumber(expires) or now + span",
+        "plain cases: the token is not compared",
+        "\n    and string.sub(text, TOKEN_AT - 1, TTL_AT - 1) == '|' .. token .. '|' and text",
+        "\n    and text",
     ),
     mutant(
         "plain renew: the limit of spans is not read",
@@ -165,13 +160,13 @@ pub const MUTANTS_OF_PLAIN: [Mutant; 41] = [
     ),
     mutant(
         "plain attach: late commands are executed",
-        "if now > not_after or v[1]",
-        "if v[1]",
+        "local h = now <= not_after and",
+        "local h =",
     ),
     mutant(
         "plain attach: other holders are ignored",
-        "or v[3] or not v[4] or v[5] or tonumber(v[2]) > now_us then return nil end\n  local head, of, has, ttl",
-        "or not v[4] or v[5] or tonumber(v[2]) > now_us then return nil end\n  local head, of, has, ttl",
+        "not v[3] and not v[5] and of_lease(v[4], lease, token)\n  if not h or v[1] ~= SCHEMA or tonumber(v[2]) > now_us then return nil end\n  local ttl, since",
+        "not v[5] and of_lease(v[4], lease, token)\n  if not h or v[1] ~= SCHEMA or tonumber(v[2]) > now_us then return nil end\n  local ttl, since",
     ),
     mutant(
         "plain attach: an older stream takes the lease",
@@ -195,17 +190,27 @@ pub const MUTANTS_OF_PLAIN: [Mutant; 41] = [
     ),
     mutant(
         "plain release: the queue waits",
-        "or v[3] or not v[4] or v[5] or tonumber(v[2]) > now_us then return nil end\n  local of, has, expires",
-        "or v[3] or not v[4] or tonumber(v[2]) > now_us then return nil end\n  local of, has, expires",
+        "not v[3] and not v[5] and of_lease(v[4], lease, token)\n  if not h or v[1] ~= SCHEMA or tonumber(v[2]) > now_us then return nil end\n  local expires, stream",
+        "not v[3] and of_lease(v[4], lease, token)\n  if not h or v[1] ~= SCHEMA or tonumber(v[2]) > now_us then return nil end\n  local expires, stream",
     ),
     mutant(
-        "plain release: any lease releases",
-        "if of ~= lease or has ~= token or now >= tonumber(expires) or is_on",
-        "if has ~= token or now >= tonumber(expires) or is_on",
+        "plain release: an expired lease is released",
+        "if not expires or now >= tonumber(expires) or is_on",
+        "if not expires or is_on",
+    ),
+    mutant(
+        "plain release: any stream releases",
+        " or is_on_other_stream(stream, via) then return nil end\n  local first",
+        " then return nil end\n  local first",
     ),
     mutant(
         "plain release: the end of the lease is not recorded",
-        "'z:' .. lease, last .. '|' .. int(now),",
-        "'z:' .. token, last .. '|' .. int(now),",
+        "'z:' .. lease, last .. '|' .. released_at",
+        "'z:' .. token, last .. '|' .. released_at",
+    ),
+    mutant(
+        "plain release: old ends are kept",
+        "if (last + 1) % 8 == 0 then return nil end",
+        "",
     ),
 ];

@@ -2,17 +2,17 @@
 -- lease comes from an older stream of this broker.
 function plain(lock, lease, token, stream)
   local v = call('HMGET', lock, 'v', 'f', 'u', 'h:1', 'q')
-  if now > not_after or v[1] ~= SCHEMA or v[3] or not v[4] or v[5] or tonumber(v[2]) > now_us then return nil end
-  local head, of, has, ttl, since, expires, weight, from, owner =
-    string.match(v[4], '^((%w+)|%w+|%w+|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|||[^|]*||)([^|]+)(|.*)$')
-  local span, requested = head and expiry(ttl), broker_id .. '.' .. stream
-  if of ~= lease or has ~= token or span > SPAN_MIN_MS or now >= tonumber(expires)
-    or string.sub(from, 1, 16) ~= broker_id
+  local h = now <= not_after and not v[3] and not v[5] and of_lease(v[4], lease, token)
+  if not h or v[1] ~= SCHEMA or tonumber(v[2]) > now_us then return nil end
+  local ttl, since, expires, weight, from_at, from, owner_at =
+    string.match(h, '^(%d+)|(%d+)|(%d+)|(%d+)|||[^|]*||()([^|]+)()|', TTL_AT)
+  local span, requested = ttl and expiry(ttl), broker_id .. '.' .. stream
+  if not span or span > SPAN_MIN_MS or now >= tonumber(expires) or string.sub(from, 1, 16) ~= broker_id
     or tonumber(string.match(from, '%d+$')) >= tonumber(string.match(stream, '%d+$')) then
     return nil
   end
-  call('HSET', lock, 'h:1', head .. requested .. owner)
+  call('HSET', lock, 'h:1', string.sub(h, 1, from_at - 1) .. requested .. string.sub(h, owner_at))
   call('PEXPIRE', lock, int(expires - now + IDLE_RECORD_TTL_MS))
-  return { 'ATTACHED', now, 0, {}, stream_of(from) == stream_of(requested) and '' or lease .. '.' .. from, token,
+  return { 'ATTACHED', now, 0, false, stream_of(from) == stream_of(requested) and '' or lease .. '.' .. from, token,
     tonumber(ttl), since, 1, weight, EXCLUSIVE_WEIGHT, 0, '', span }
 end

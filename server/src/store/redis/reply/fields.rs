@@ -210,9 +210,19 @@ impl ReplyFields {
         }))
     }
 
-    /// Reads the list of hand-offs, and the lease ends in it.
+    /// Reads the list of hand-offs, and the lease ends in it. The list is null in the reply of a
+    /// plain case.
     pub(super) fn hand_offs(&mut self) -> Option<(Vec<HandOff>, Vec<LeaseEndEvent>)> {
-        let mut fields = Self::new(Value::Array(self.array()?), self.me);
+        let list = match self.remaining.next()? {
+            list if list.is_null() => Vec::new(),
+            list => {
+                let Value::Array(values) = list else {
+                    return None;
+                };
+                values
+            }
+        };
+        let mut fields = Self::new(Value::Array(list), self.me);
         let (mut hand_offs, mut ended) = (Vec::new(), Vec::new());
         while let Some(request) = fields.text() {
             if request == "!" {
