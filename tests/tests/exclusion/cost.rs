@@ -1,10 +1,6 @@
 //! Cost of a hand-off in Redis commands, which does not depend on the number of waiters.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use leasehold_server::{
     lock::{AcquireCommand, BrokerId, ExpectedAttachment, LeaseRef, ReleaseScope},
@@ -15,6 +11,7 @@ use leasehold_server::{
 };
 use leasehold_tests::{
     redis::{
+        command_counts::CommandCounts,
         connection::RedisConnection,
         shared_server::{own_redis, redis_config},
     },
@@ -47,9 +44,6 @@ struct Broker {
     store: Arc<dyn Store>,
     events: mpsc::UnboundedReceiver<Event>,
 }
-
-/// Numbers of executed commands, by name.
-type Counts = BTreeMap<String, u64>;
 
 /// Number of commands that brokers sent per hand-off, and of calls that the scripts made in these
 /// commands.
@@ -94,10 +88,10 @@ async fn a_hand_off_costs_the_same_however_many_wait() {
             assert!(one.sent == first.sent && apart < 0.1, "{costs:?}");
         }
     }
-    let counts = counts(&mut redis).await;
+    let counts = CommandCounts::read(&mut redis).await;
     let searches: Vec<_> = ["keys", "scan", "hgetall", "hscan"]
         .iter()
-        .filter(|name| counts.contains_key(**name))
+        .filter(|name| counts.get(name) > 0)
         .collect();
     assert!(searches.is_empty(), "{searches:?} were called");
     stop.cancel();
@@ -117,19 +111,19 @@ impl CostQueue {
         while self.waiters.len() < waiters {
             self.join().await;
         }
-        let (mut releases, mut claims) = (Counts::new(), Counts::new());
+        let (mut releases, mut claims) = (CommandCounts::default(), CommandCounts::default());
         for _ in 0..HAND_OFFS {
-            let before = counts(redis).await;
+            let before = CommandCounts::read(redis).await;
             let released = self.brokers[at]
                 .store
                 .release(&holder, ReleaseScope::All, ExpectedAttachment::Any)
                 .await;
             assert_eq!(released, Ok(released_now(0)));
-            let between = counts(redis).await;
+            let between = CommandCounts::read(redis).await;
             (at, holder) = self.complete_hand_off(at).await;
-            let after = counts(redis).await;
-            add(&mut releases, &before, &between);
-            add(&mut claims, &between, &after);
+            let after = CommandCounts::read(redis).await;
+            releases.add(&before, &between);
+            claims.add(&between, &after);
             self.join().await;
         }
         [cost(&releases, HAND_OFFS), cost(&claims, HAND_OFFS)]
@@ -139,10 +133,10 @@ impl CostQueue {
     /// waiters.
     async fn touch_cost(&mut self, redis: &mut RedisConnection) -> Cost {
         let lock = self.waiters[0].1.lock.clone();
-        let before = counts(redis).await;
+        let before = CommandCounts::read(redis).await;
         self.brokers[0].store.touch(&lock).await.expect("touch");
-        let mut touch = Counts::new();
-        add(&mut touch, &before, &counts(redis).await);
+        let mut touch = CommandCounts::default();
+        touch.add(&before, &CommandCounts::read(redis).await);
         cost(&touch, 1)
     }
 
@@ -217,37 +211,15 @@ async fn connect(tasks: &TaskTracker, stop: &CancellationToken) -> Broker {
     }
 }
 
-async fn counts(redis: &mut RedisConnection) -> Counts {
-    let reply = redis.must(&["INFO", "commandstats"]).await;
-    let line = |line: &str| {
-        let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
-        let calls = rest.split(',').next()?.parse().ok()?;
-        Some((name.to_owned(), calls))
-    };
-    reply.text().lines().filter_map(line).collect()
-}
-
-fn add(sum: &mut Counts, before: &Counts, after: &Counts) {
-    for (name, calls) in after {
-        *sum.entry(name.clone()).or_default() += calls - before.get(name).unwrap_or(&0);
-    }
-}
-
-/// Computes the cost per repetition. Brokers send scripts as EVALSHA. Their health checks, which
-/// send one PING each, also send TIME and GET, which are subtracted.
-fn cost(spent: &Counts, times: usize) -> Cost {
-    let of = |names: &[&str]| {
-        names
-            .iter()
-            .map(|name| spent.get(*name).unwrap_or(&0))
-            .sum::<u64>()
-    };
-    let inner = of(&[
+/// Computes the cost per repetition. Brokers send scripts as EVALSHA.
+fn cost(spent: &CommandCounts, times: usize) -> Cost {
+    let inner = [
         "time", "get", "hget", "hmget", "hset", "hdel", "pexpire", "publish",
-    ]);
+    ];
+    let inner = inner.iter().map(|name| spent.get(name)).sum();
     let per_time = |calls: u64| calls as f64 / times as f64;
     Cost {
-        sent: per_time(of(&["evalsha"])),
-        inner: per_time(inner - (2 * of(&["ping"])).min(inner)),
+        sent: per_time(spent.get("evalsha")),
+        inner: per_time(inner),
     }
 }
