@@ -1,5 +1,6 @@
 //! One Redis server, its connections, and stores shared by a run.
 
+pub mod callgrind;
 pub mod command_counts;
 pub mod connection;
 pub mod documented_acl_rules;

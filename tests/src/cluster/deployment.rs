@@ -198,6 +198,7 @@ impl ClusterNode {
             port: Some(port),
             options,
             clock,
+            ..RedisOptions::default()
         });
         Self {
             server: server.await,

@@ -43,8 +43,15 @@ pub fn store_server() -> PathBuf {
 /// process are never dropped.
 #[must_use]
 pub fn store_command() -> Command {
+    store_command_in(&[])
+}
+
+/// Returns the command of [`store_command`], with the server run by a program, such as valgrind.
+#[must_use]
+pub fn store_command_in(wrapper: &[String]) -> Command {
     let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL"]).arg(store_server());
+    command.args(["--pdeathsig", "KILL"]);
+    command.args(wrapper).arg(store_server());
     command
 }
 

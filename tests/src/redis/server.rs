@@ -7,7 +7,7 @@ use tokio::io::Result;
 use tokio::process::Command;
 
 use crate::net::certificates::{Authority, SignedCertificate};
-use crate::process::binaries::store_command;
+use crate::process::binaries::store_command_in;
 use crate::process::child::TestProcess;
 use crate::process::ports::free_port;
 use crate::process::private_wall_clock::PrivateWallClock;
@@ -29,6 +29,8 @@ pub struct RedisOptions {
     pub options: Vec<String>,
     /// A private wall clock.
     pub clock: Option<PrivateWallClock>,
+    /// Command line of a program that runs the server, such as valgrind.
+    pub wrapper: Vec<String>,
 }
 
 /// Data of a server after a restart.
@@ -64,6 +66,7 @@ struct LaunchOptions {
     scheme: &'static str,
     options: Vec<String>,
     clock: Option<PrivateWallClock>,
+    wrapper: Vec<String>,
     dir: TempDir,
 }
 
@@ -88,6 +91,7 @@ impl RedisServer {
             scheme: "redis",
             options: options.options,
             clock: options.clock,
+            wrapper: options.wrapper,
             dir: TempDir::new("redis"),
         };
         Self::launch(launch).await
@@ -129,6 +133,7 @@ impl RedisServer {
             scheme: "rediss",
             options: all,
             clock: None,
+            wrapper: Vec::new(),
             dir,
         })
         .await
@@ -241,7 +246,7 @@ impl RedisServer {
 
 impl LaunchOptions {
     async fn spawn(&self, further: &[&str], mark: &str) -> TestProcess {
-        let mut command = Command::from(store_command());
+        let mut command = Command::from(store_command_in(&self.wrapper));
         command.args([
             "--port",
             &self.port.to_string(),

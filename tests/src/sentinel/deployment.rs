@@ -280,7 +280,7 @@ impl MonitoredServer {
         let server = RedisServer::start_with_options(RedisOptions {
             port: Some(port),
             options,
-            clock: None,
+            ..RedisOptions::default()
         });
         Self {
             server: server.await,
