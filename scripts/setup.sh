@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Installs what tests need: cargo, Redis, Python with the tools of its client, the requirements of the other clients and
-# the chart (by their own setup.sh), promtool, grpcurl, and a browser with its driver. Missing packages are installed as
-# root on Debian; on other systems the script prints one line to paste and exits 2. Everything else is installed into
-# the cache, as any user. The script never calls sudo. With an argument it does one thing instead:
+# Installs what tests need: cargo, Redis, valgrind, Python with the tools of its client, the requirements of the other
+# clients and the chart (by their own setup.sh), promtool, grpcurl, and a browser with its driver. Missing packages are
+# installed as root on Debian; on other systems the script prints one line to paste and exits 2. Everything else is
+# installed into the cache, as any user. The script never calls sudo. With an argument it does one thing instead:
 #   check                            installs what only `make check` needs
 #   fuzz                             installs what only `make soak-fuzz` needs
 #   python, buf, grpcurl, playwright, cargo-fuzz
@@ -74,6 +74,8 @@ elif ! command -v "$STORE_SERVER" >/dev/null; then
     echo "STORE_SERVER is $STORE_SERVER, which is not there. Install it, or unset STORE_SERVER." >&2
     exit 2
 fi
+# Valgrind counts the instructions of Redis. It does not run on macOS.
+[[ "$OSTYPE" == darwin* ]] || command -v valgrind >/dev/null || packages+=(valgrind)
 # promtool checks the alert rules.
 command -v promtool >/dev/null || packages+=(prometheus)
 [[ -n "$CHROMIUM" ]] || packages+=(chromium-headless-shell)

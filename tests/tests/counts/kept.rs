@@ -7,6 +7,9 @@ use leasehold_tests::scale::print_figures;
 
 /// Largest relative difference between a count and its kept number.
 const DIFFERENCE_MAX: f64 = 0.05;
+/// Largest relative difference of a count of another build of the counted program, relative to a
+/// reference. Those of a build of Valkey 8 are up to 15 %.
+const RELATIVE_DIFFERENCE_MAX: f64 = 0.2;
 const FILE: &str = "tests/tests/counts/kept.rs";
 
 /// A measured count.
@@ -56,6 +59,25 @@ pub(crate) const COMMANDS: KeptCounts = KeptCounts {
     ],
 };
 
+/// Server whose instructions are kept.
+pub(crate) const REDIS_BUILD: &str = "Redis 7.0.15 on x86_64";
+
+/// Instructions of Redis for a lock, with one lock and with 16 locks per run of a script.
+pub(crate) const INSTRUCTIONS: KeptCounts = KeptCounts {
+    unit: "instructions per lock",
+    counts: &[
+        count("reference script", 126850.0),
+        count("acquire, 1 per run", 279204.0),
+        count("renew, 1 per run", 234000.0),
+        count("attach, 1 per run", 274287.0),
+        count("release, 1 per run", 228950.0),
+        count("acquire, 16 per run", 192424.0),
+        count("renew, 16 per run", 160550.0),
+        count("attach, 16 per run", 155451.0),
+        count("release, 16 per run", 154680.0),
+    ],
+};
+
 /// Allocations of the broker and its client together.
 pub(crate) const ALLOCATIONS: KeptCounts = KeptCounts {
     unit: "allocations",
@@ -88,6 +110,25 @@ impl KeptCounts {
             "{}, kept in {FILE}:\n{}",
             self.unit,
             rows.join("\n")
+        );
+    }
+
+    /// Compares counts of another build of the same program: relative to those of `reference`, and
+    /// with a wider tolerance. Such counts cannot be kept.
+    pub(crate) fn compare_relative(&self, reference: &str, measured: &[Count]) {
+        let kept = self.number(reference).expect("the reference is kept");
+        let is_reference = |count: &&Count| count.name == reference;
+        let reference = measured.iter().find(is_reference);
+        let factor = kept / reference.expect("the reference is measured").number;
+        let measured = measured.iter().map(|count| Count {
+            name: count.name.clone(),
+            number: count.number * factor,
+        });
+        let wrong = self.differences(&measured.collect::<Vec<_>>(), RELATIVE_DIFFERENCE_MAX);
+        assert!(
+            wrong.is_empty(),
+            "{}, times {factor:.3}: {wrong:?}",
+            self.unit
         );
     }
 

@@ -79,7 +79,7 @@ impl Command {
     /// Combines several commands for one run of a script (run.lua). The combined command has
     /// the earliest deadline of all, and publishes changes if one of them does. Returns `None` for
     /// no commands.
-    pub(in crate::store::redis) fn merge(mut commands: impl Iterator<Item = Self>) -> Option<Self> {
+    pub fn merge(mut commands: impl Iterator<Item = Self>) -> Option<Self> {
         let mut all = commands.next()?;
         for Self { keys, mut args } in commands {
             all.keys.extend(keys.into_iter().next());
