@@ -126,18 +126,6 @@ impl RedisConnection {
             .find_map(|line| Some(line.strip_prefix(field)?.strip_prefix(':')?.to_owned()))
     }
 
-    /// Returns how often the server has run a command. The name is in lower case.
-    pub async fn calls_of(&mut self, command: &str) -> u64 {
-        let stats = self
-            .info("commandstats", &format!("cmdstat_{command}"))
-            .await;
-        let calls = stats.as_deref().and_then(|stats| {
-            let (calls, _) = stats.strip_prefix("calls=")?.split_once(',')?;
-            calls.parse().ok()
-        });
-        calls.unwrap_or(0)
-    }
-
     /// Returns the fields of a hash, sorted by name. The result is empty if the key does not exist.
     pub async fn hash_fields(&mut self, key: &str) -> BTreeMap<String, String> {
         let reply = self.must(&["HGETALL", key]).await;

@@ -12,7 +12,10 @@ use leasehold_server::{
     },
 };
 use leasehold_tests::{
-    redis::{connection::RedisConnection, server::RedisServer, shared_server::config_of},
+    redis::{
+        command_counts::CommandCounts, connection::RedisConnection, server::RedisServer,
+        shared_server::config_of,
+    },
     store_fixture::{TTL_MAX_MS, lease_of, lock_key, new_call, released_now, with_ttl},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -65,7 +68,8 @@ impl Fixture {
 
     /// Returns the number of scripts that Redis has run.
     async fn scripts_run(&mut self) -> u64 {
-        self.redis.calls_of("evalsha").await
+        let counts = CommandCounts::read(&mut self.redis).await;
+        counts.get("evalsha")
     }
 
     fn key(&self, call: &AcquireCommand) -> String {

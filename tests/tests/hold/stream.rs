@@ -18,6 +18,7 @@ use leasehold_tests::{
         unary::{AcquireCall, Client, HeldLease},
     },
     clock::boottime,
+    redis::command_counts::CommandCounts,
     status::error_reason,
 };
 use tokio::time::sleep;
@@ -78,13 +79,14 @@ async fn a_heartbeat_renews_many_leases_with_few_scripts() {
         stream.expect_granted(call).await;
     }
     let mut redis = deployment.redis.connect().await;
-    let before = redis.calls_of("evalsha").await;
+    let before = CommandCounts::read(&mut redis).await;
     let sequence = stream.heartbeat().await;
     let mut renewed = 0;
     while renewed < LEASES {
         renewed += stream.wait_for_ack(sequence).await;
     }
-    let scripts = redis.calls_of("evalsha").await - before;
+    let after = CommandCounts::read(&mut redis).await;
+    let scripts = after.get("evalsha") - before.get("evalsha");
     assert!(scripts <= SCRIPTS_MAX, "{scripts}");
 }
 

@@ -170,13 +170,13 @@ pub const MUTANTS_OF_PLAIN: [Mutant; 42] = [
     ),
     mutant(
         "plain attach: an older stream takes the lease",
-        ">= tonumber(string.match(stream, '%d+$'))",
-        "< 0",
+        ">= tonumber(string.match(stream, '%d+$')))",
+        "< 0)",
     ),
     mutant(
         "plain attach: a move within a stream is reported",
-        "stream_of(from) == stream_of(requested) and ''",
-        "false and ''",
+        "from ~= '' and stream_of(from) ~= stream_of(requested)",
+        "from ~= ''",
     ),
     mutant(
         "plain release: a part is all",
