@@ -70,7 +70,7 @@ async fn heartbeats_keep_a_lease_and_a_release_ends_it() {
 #[tokio::test]
 async fn a_heartbeat_renews_many_leases_with_few_scripts() {
     const LEASES: usize = 200;
-    /// Number of scripts: four renewals of at most 64 locks, and those that a broker runs by itself.
+    /// Upper bound: four renewals of at most 64 locks each, and the periodic scripts of the broker.
     const SCRIPTS_MAX: u64 = 8;
     let deployment = Deployment::start(1).await;
     let mut stream = StreamClient::open(deployment.addrs()[0]).await;

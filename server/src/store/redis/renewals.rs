@@ -22,8 +22,8 @@ pub(super) const RENEWALS_PER_RUN: usize = 64;
 type Renewed = Result<LeaseReply<Grant>, StoreError>;
 
 impl RedisStore {
-    /// Renews at most [`RENEWALS_PER_RUN`] locks. Locks of a cluster are renewed one by one, with
-    /// pipelined commands, because their slots may move apart.
+    /// Renews at most [`RENEWALS_PER_RUN`] locks. In a cluster each lock is renewed by its own
+    /// command, because its slot can move separately.
     pub(super) async fn renew_chunk(&self, leases: &[LeaseRef], renewal: Renewal) -> Vec<Renewed> {
         let first = match leases {
             [first, _, ..] if !self.topology.is_cluster() => first,

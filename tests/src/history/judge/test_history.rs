@@ -140,20 +140,19 @@ impl TestHistory {
     }
 
     pub(super) fn reject(self, at_ms: u64, attempt: u64) -> Self {
-        let rejected = EventKind::Rejected {
-            attempt,
-            error: "WAIT_TIMEOUT".to_owned(),
-            lease_expired: false,
-        };
-        self.event(at_ms, attempt, rejected)
+        self.reject_with(at_ms, attempt, "WAIT_TIMEOUT", false)
     }
 
     /// Receives the reply that the lease of the attempt has expired.
     pub(super) fn reject_expired(self, at_ms: u64, attempt: u64) -> Self {
+        self.reject_with(at_ms, attempt, "LEASE_EXPIRED", true)
+    }
+
+    fn reject_with(self, at_ms: u64, attempt: u64, error: &str, lease_expired: bool) -> Self {
         let rejected = EventKind::Rejected {
             attempt,
-            error: "LEASE_EXPIRED".to_owned(),
-            lease_expired: true,
+            error: error.to_owned(),
+            lease_expired,
         };
         self.event(at_ms, attempt, rejected)
     }
