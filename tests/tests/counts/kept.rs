@@ -67,14 +67,14 @@ pub(crate) const INSTRUCTIONS: KeptCounts = KeptCounts {
     unit: "instructions per lock",
     counts: &[
         count("reference script", 126300.0),
-        count("acquire, 1 per run", 139000.0),
-        count("renew, 1 per run", 123900.0),
-        count("attach, 1 per run", 122300.0),
+        count("acquire, 1 per run", 143200.0),
+        count("renew, 1 per run", 128400.0),
+        count("attach, 1 per run", 126600.0),
         count("release, 1 per run", 120100.0),
         count("acquire, 16 per run", 76900.0),
-        count("renew, 16 per run", 83600.0),
+        count("renew, 16 per run", 86600.0),
         count("attach, 16 per run", 79000.0),
-        count("release, 16 per run", 79800.0),
+        count("release, 16 per run", 77200.0),
     ],
 };
 

@@ -210,8 +210,8 @@ const ACQUIRE: &str = text! {
 const RENEW: &str = text! {
     flags: " flags=allow-oom",
     verb: "renew",
-    plain: ["stream", "plain_holder", "plain_renew"],
-    parts: ["read_era", "era_check", "expire", "load_lease", "validity", "extend"],
+    plain: ["stream", "read_era", "plain_holder", "plain_renew"],
+    parts: ["era_check", "expire", "load_lease", "validity", "extend"],
     waiting: [],
     rare: ["free", "ended_leases", "lease_ends", "unlisted"],
     last: ["renew"],
@@ -219,8 +219,8 @@ const RENEW: &str = text! {
 const ATTACH: &str = text! {
     flags: " flags=allow-oom",
     verb: "rare().attach",
-    plain: ["stream", "plain_holder", "plain_attach"],
-    parts: ["read_era", "era_check", "expire", "load_lease"],
+    plain: ["stream", "read_era", "plain_holder", "plain_attach"],
+    parts: ["era_check", "expire", "load_lease"],
     waiting: [],
     rare: ["validity", "free", "ended_leases", "lease_ends", "attachment", "attach"],
     last: [],

@@ -2,7 +2,7 @@
 
 use super::{Mutant, mutant};
 
-pub const MUTANTS_OF_PLAIN: [Mutant; 42] = [
+pub const MUTANTS_OF_PLAIN: [Mutant; 43] = [
     mutant(
         "plain acquire: late commands are executed",
         "if now > not_after or watched or terms",
@@ -15,18 +15,18 @@ pub const MUTANTS_OF_PLAIN: [Mutant; 42] = [
     ),
     mutant(
         "plain acquire: a vote grants the node's own token",
-        "or proposed ~= '' or",
-        "or",
+        "or proposed ~= '' or tonumber",
+        "or tonumber",
     ),
     mutant(
         "plain acquire: the limit of spans is not read",
-        "or span > SPAN_MIN_MS\n    or tonumber(limit)",
-        "\n    or tonumber(limit)",
+        " or span > SPAN_MIN_MS and span > span_limit() then",
+        " then",
     ),
     mutant(
         "plain acquire: each limit is exclusive",
-        "or tonumber(limit) ~= EXCLUSIVE_WEIGHT or read_era",
-        "or read_era",
+        " or tonumber(limit) ~= EXCLUSIVE_WEIGHT\n    or read_era",
+        "\n    or read_era",
     ),
     mutant(
         "plain acquire: the era is not read",
@@ -35,8 +35,8 @@ pub const MUTANTS_OF_PLAIN: [Mutant; 42] = [
     ),
     mutant(
         "plain acquire: the floor of tokens is ignored",
-        " or token_floor > 0 then",
-        " then",
+        " or token_floor > 0 or span",
+        " or span",
     ),
     mutant(
         "plain acquire: tokens follow the clock back",
@@ -135,23 +135,23 @@ pub const MUTANTS_OF_PLAIN: [Mutant; 42] = [
     ),
     mutant(
         "plain renew: the limit of spans is not read",
-        "or span > SPAN_MIN_MS or now >= tonumber(expires) or now + span",
-        "or now >= tonumber(expires) or now + span",
+        "or span > SPAN_MIN_MS and span > span_limit() or now >= tonumber(expires)\n    or now + span",
+        "or now >= tonumber(expires)\n    or now + span",
     ),
     mutant(
         "plain renew: an expired lease is renewed",
-        "or now >= tonumber(expires) or now + span",
-        "or now + span",
+        "or now >= tonumber(expires)\n    or now + span",
+        "\n    or now + span",
     ),
     mutant(
         "plain renew: a renewal shortens",
-        " or now + span < tonumber(expires)",
+        "\n    or now + span < tonumber(expires)",
         "",
     ),
     mutant(
         "plain renew: any stream renews",
-        "\n    or is_on_other_stream(stream, via) then",
-        " then",
+        " or is_on_other_stream(stream, via) then\n",
+        " then\n",
     ),
     mutant(
         "plain renew: the ttl stays",
@@ -167,6 +167,11 @@ pub const MUTANTS_OF_PLAIN: [Mutant; 42] = [
         "plain attach: other holders are ignored",
         "not v[3] and not v[5] and of_lease(v[4], lease, token)\n  if not h or v[1] ~= SCHEMA or tonumber(v[2]) > now_us then return nil end\n  local ttl, since",
         "not v[5] and of_lease(v[4], lease, token)\n  if not h or v[1] ~= SCHEMA or tonumber(v[2]) > now_us then return nil end\n  local ttl, since",
+    ),
+    mutant(
+        "plain attach: the limit of spans is not read",
+        "or span > SPAN_MIN_MS and span > span_limit() or now >= tonumber(expires)\n    or from",
+        "or now >= tonumber(expires)\n    or from",
     ),
     mutant(
         "plain attach: an older stream takes the lease",

@@ -4,8 +4,8 @@ local new_token, since = int(now_us), int(now)
 function plain(lock, lease, request, arguments, attempt, ttl, wait, rejoin, queue_max, owner, weight, limit, terms,
   under, stream, proposed)
   local span = expiry(ttl)
-  if now > not_after or watched or terms ~= '' or proposed ~= '' or span > SPAN_MIN_MS
-    or tonumber(limit) ~= EXCLUSIVE_WEIGHT or read_era() ~= 0 or is_moving or token_floor > 0 then
+  if now > not_after or watched or terms ~= '' or proposed ~= '' or tonumber(limit) ~= EXCLUSIVE_WEIGHT
+    or read_era() ~= 0 or is_moving or token_floor > 0 or span > SPAN_MIN_MS and span > span_limit() then
     return nil
   end
   local v = call('HMGET', lock, 'v', 'f', 'u', 'h:1', 'q', 'a', 'z:' .. lease, 'e:' .. lease)

@@ -7,7 +7,8 @@ function plain(lock, lease, token, stream)
   local ttl, since, expires, weight, from_at, from, owner_at =
     string.match(h, '^(%d+)|(%d+)|(%d+)|(%d+)|||[^|]*||()([^|]*)()|', TTL_AT)
   local span, requested = ttl and expiry(ttl), broker_id .. '.' .. stream
-  if not span or span > SPAN_MIN_MS or now >= tonumber(expires) or from ~= '' and (string.sub(from, 1, 16) ~= broker_id
+  if not span or span > SPAN_MIN_MS and span > span_limit() or now >= tonumber(expires)
+    or from ~= '' and (string.sub(from, 1, 16) ~= broker_id
     or tonumber(string.match(from, '%d+$')) >= tonumber(string.match(stream, '%d+$'))) then
     return nil
   end

@@ -9,8 +9,8 @@ function plain(lock, lease, token, ttl, via, is_delivered)
     string.match(h, '^(%d+)|(%d+)|(%d+)()|(%d+)|||[^|]*||([^|]*)|', TTL_AT)
   if ttl == '' then ttl = held_ttl end
   local span = held_ttl and expiry(ttl)
-  if not span or span > SPAN_MIN_MS or now >= tonumber(expires) or now + span < tonumber(expires)
-    or is_on_other_stream(stream, via) then
+  if not span or span > SPAN_MIN_MS and span > span_limit() or now >= tonumber(expires)
+    or now + span < tonumber(expires) or is_on_other_stream(stream, via) then
     return nil
   end
   call('HSET', lock, 'h:1', string.sub(h, 1, TTL_AT - 1) .. ttl .. '|' .. since .. '|' .. int(now + span)

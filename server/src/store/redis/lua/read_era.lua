@@ -24,3 +24,18 @@ local function read_era()
   token_floor = at and tonumber(string.match(era_text, '^%d+', at + 1)) or 0
   return closed_ms
 end
+
+-- Returns the limit of spans, which no lease with a span of at most SPAN_MIN_MS needs to read.
+local span_max, span_retry_ms
+local function span_limit()
+  if not span_max then
+    read_era()
+    -- without an era the least limit applies; in a cluster there is none
+    local text = era_key and (era_text or '|span:0:0:0') or ''
+    local before, after, at = string.match(text, '|span:(%d+):(%d+):(%d+)')
+    local left = at and at - now or 0
+    span_retry_ms = left > 0 and left or SPAN_RETRY_MS
+    span_max = at and math.max(left > 0 and math.min(before, after) or after, SPAN_MIN_MS) or 2^53
+  end
+  return span_max
+end

@@ -15,7 +15,7 @@ end
 local function cut_ttl(w)
   local ttl, span, delay = tonumber(w.ttl), span_of(w)
   if span <= SPAN_MIN_MS then return ttl, true end
-  local rest, least = rare().span_limit() - delay - EXPIRY_MARGIN_MS, math.min(ttl, CUT_TTL_MIN_MS)
+  local rest, least = span_limit() - delay - EXPIRY_MARGIN_MS, math.min(ttl, CUT_TTL_MIN_MS)
   local longest = rest - math.floor((rest + 1) / (EXPIRY_DIVISOR + 1))
   return math.min(ttl, math.max(longest, least)), longest >= least
 end
