@@ -48,11 +48,14 @@ use crate::{
 
 /// Timeout of the health check of the store. A slower store counts as down.
 const STORE_TIMEOUT: Duration = Duration::from_millis(200);
-const RENEWALS_IN_FLIGHT_MAX: usize = 256;
+const RENEWALS_IN_FLIGHT_MAX: usize = 2_048;
 const TOUCHES_IN_FLIGHT_MAX: usize = 64;
 /// Time after which a command releases its permit. A slower command waits for a store, or for a
 /// shard of the store, that does not respond.
 const PERMIT_HOLD_MAX: Duration = Duration::from_millis(50);
+/// Time after which a renewal or an attachment releases its permit. A store that is busy executes
+/// as many as have permits in less, so that no more of them wait for it.
+const RENEWAL_PERMIT_HOLD_MAX: Duration = Duration::from_millis(200);
 
 /// The lock broker, which executes the operations of the API. Cheap to clone.
 #[derive(Clone)]
@@ -294,11 +297,15 @@ impl Broker {
     }
 }
 
-/// Runs `command` while holding `permit`. The permit is released early, after [`PERMIT_HOLD_MAX`],
-/// so that a stalled shard of the store does not block commands for other shards.
-async fn with_permit<T>(permit: impl Sized, command: impl Future<Output = T>) -> T {
+/// Runs `command` while holding `permit`. The permit is released early, after `hold_max`, so that a
+/// stalled shard of the store does not block commands for other shards.
+async fn with_permit<T>(
+    permit: impl Sized,
+    hold_max: Duration,
+    command: impl Future<Output = T>,
+) -> T {
     let mut command = pin!(command);
-    let result = timeout(PERMIT_HOLD_MAX, &mut command).await;
+    let result = timeout(hold_max, &mut command).await;
     drop(permit);
     match result {
         Ok(output) => output,

@@ -240,6 +240,9 @@ impl LeaseStream {
             while let Some(Some(on_result)) = self.jobs.next().now_or_never() {
                 on_result(&mut self);
             }
+            // Once for all events above, so that leases that became due by several of them are
+            // renewed together.
+            self.dispatch_pending(None);
             self.acknowledge();
         }
         self.broker.streams.close(self.id);
@@ -295,12 +298,13 @@ impl LeaseStream {
                 if cancellation.is_some() {
                     spans::record_locks(&span, lease.locks.iter().map(|held| &held.lock));
                     spans::lease_id(&span, lease.lease_id);
-                    self.enqueue_pending(PendingCommand::Attach(Box::new(PendingAttach {
-                        call_id,
-                        lease,
-                        number,
-                        span,
-                    })));
+                    self.pending_commands
+                        .push_back(PendingCommand::Attach(Box::new(PendingAttach {
+                            call_id,
+                            lease,
+                            number,
+                            span,
+                        })));
                 }
             }
             StreamCommand::Release {
@@ -351,7 +355,6 @@ impl LeaseStream {
                     .push_back(PendingCommand::Renew(*lease_id));
             }
         }
-        self.dispatch_pending(None);
     }
 
     fn acquire(&mut self, call_id: i64, span: Span, call: AcquireCall, number: u32) {

@@ -10,7 +10,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::debug;
 
 use crate::{
-    broker::with_permit,
+    broker::{PERMIT_HOLD_MAX, with_permit},
     lock::{AcquireCommand, AttemptId, LockKey, RequestHash, expiry_ms},
     store::{Store, StoreError},
 };
@@ -109,7 +109,8 @@ impl Attempt {
             let Ok(permit) = semaphore.acquire().await else {
                 return;
             };
-            if with_permit(permit, self.cancel(&*store)).await.is_ok() {
+            let cancel = self.cancel(&*store);
+            if with_permit(permit, PERMIT_HOLD_MAX, cancel).await.is_ok() {
                 return;
             }
             tokio::time::sleep(delay).await;
@@ -123,10 +124,7 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
-    use crate::{
-        broker::PERMIT_HOLD_MAX,
-        store::stub::{StubStore, acquire, lock},
-    };
+    use crate::store::stub::{StubStore, acquire, lock};
 
     #[tokio::test(start_paused = true)]
     async fn concurrent_rollbacks_are_bounded() {

@@ -13,7 +13,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::{LeaseStream, Phase, completions::completion, leases::LeasePhase};
 use crate::{
-    broker::with_permit,
+    broker::{RENEWAL_PERMIT_HOLD_MAX, with_permit},
     lock::{LeaseId, PresentedLease},
     store::StorePart,
     trace::Span,
@@ -78,12 +78,6 @@ pub(super) struct PendingAttach {
 }
 
 impl LeaseStream {
-    /// Enqueues a command and dispatches it if a permit is available.
-    pub(super) fn enqueue_pending(&mut self, pending: PendingCommand) {
-        self.pending_commands.push_back(pending);
-        self.dispatch_pending(None);
-    }
-
     /// Dispatches queued commands with these permits and with all permits that are available at
     /// once. Requests more permits if commands are left.
     pub(super) fn dispatch_pending(&mut self, mut permits: Option<OwnedSemaphorePermit>) {
@@ -171,7 +165,8 @@ impl LeaseStream {
         let (broker, attachment) = (self.broker.clone(), self.attachment(number));
         let origin = span.origin();
         let future = async move {
-            let result = with_permit(permit, broker.attach(&lease.locks, attachment)).await;
+            let attached = broker.attach(&lease.locks, attachment);
+            let result = with_permit(permit, RENEWAL_PERMIT_HOLD_MAX, attached).await;
             completion(move |stream| stream.on_attached(call_id, number, lease, result, origin))
         };
         let future = Box::pin(span.run(future));
@@ -191,8 +186,8 @@ mod tests {
     use super::*;
     use crate::{
         broker::{
-            Broker, PERMIT_HOLD_MAX, RENEWALS_IN_FLIGHT_MAX,
-            lease_stream::{StreamCaller, StreamCommand},
+            Broker, RENEWALS_IN_FLIGHT_MAX,
+            lease_stream::{LEASES_MAX, StreamCaller, StreamCommand},
         },
         lock::{FencingToken, LeaseRef, LeaseToken, Ttl},
         store::stub::{StubStore, lease_id, lock},
@@ -221,19 +216,22 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn concurrent_attachments_are_bounded() {
         let store = Arc::new(StubStore::default());
-        let caller = StreamCaller {
-            name: Arc::default(),
-            expires: None,
-            reconnects_at: None,
-        };
-        let commands =
-            stream::iter((0..=RENEWALS_IN_FLIGHT_MAX).map(attach)).chain(stream::pending());
-        let result =
-            Broker::unlimited(store.clone()).hold(caller, commands.boxed(), Arc::new(|_| true));
-        result.expect("there is room");
-        sleep(PERMIT_HOLD_MAX / 2).await;
+        let broker = Broker::unlimited(store.clone());
+        let numbers: Vec<_> = (0..=RENEWALS_IN_FLIGHT_MAX).collect();
+        for of_stream in numbers.chunks(LEASES_MAX) {
+            let caller = StreamCaller {
+                name: Arc::default(),
+                expires: None,
+                reconnects_at: None,
+            };
+            let attachments: Vec<_> = of_stream.iter().copied().map(attach).collect();
+            let commands = stream::iter(attachments).chain(stream::pending());
+            let result = broker.hold(caller, commands.boxed(), Arc::new(|_| true));
+            result.expect("there is room");
+        }
+        sleep(RENEWAL_PERMIT_HOLD_MAX / 2).await;
         assert_eq!(store.commands_sent(), RENEWALS_IN_FLIGHT_MAX);
-        sleep(PERMIT_HOLD_MAX).await;
+        sleep(RENEWAL_PERMIT_HOLD_MAX).await;
         assert_eq!(
             store.commands_sent(),
             RENEWALS_IN_FLIGHT_MAX + 1,

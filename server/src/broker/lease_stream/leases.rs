@@ -15,7 +15,7 @@ use super::{
     completions::completion, registry::RemoteLeaseEvent,
 };
 use crate::{
-    broker::with_permit,
+    broker::{RENEWAL_PERMIT_HOLD_MAX, with_permit},
     lock::{
         ExpectedAttachment, Grant, HEARTBEAT_WHILE_WAITING_MS, LeaseId, LeaseRef, LockKey,
         ReleaseScope, Ttl, expiry_ms,
@@ -284,7 +284,8 @@ impl LeaseStream {
                 self.jobs.push(Box::pin(span.run(release)));
             }
             None if self.phase == Phase::Open && lease.queue_renewal() => {
-                self.enqueue_pending(PendingCommand::Renew(lease_id));
+                self.pending_commands
+                    .push_back(PendingCommand::Renew(lease_id));
             }
             None => {}
         }
@@ -309,7 +310,7 @@ impl LeaseStream {
         let (broker, stream) = (self.broker.clone(), self.id);
         self.jobs.push(Box::pin(async move {
             let renewals = broker.renew_for_stream(&requested, stream);
-            let results = with_permit(permits, renewals).await;
+            let results = with_permit(permits, RENEWAL_PERMIT_HOLD_MAX, renewals).await;
             completion(move |stream| {
                 let renewed = lease_ids.into_iter().zip(&requested).zip(results);
                 for ((lease_id, requested), result) in renewed {

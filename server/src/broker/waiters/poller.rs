@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::Signal;
 use crate::{
-    broker::{Broker, with_permit},
+    broker::{Broker, PERMIT_HOLD_MAX, with_permit},
     lock::LockKey,
     store::Touched,
 };
@@ -73,7 +73,8 @@ impl Broker {
             };
             let sent_at = Instant::now();
             // Errors are ignored: the store logs them, and the next touch repairs the state.
-            if let Ok(touched) = with_permit(permit, self.store.touch(&lock)).await {
+            let touch = self.store.touch(&lock);
+            if let Ok(touched) = with_permit(permit, PERMIT_HOLD_MAX, touch).await {
                 self.apply_touch(&lock, sent_at, touched);
                 self.refresh_snapshot(&lock).await;
             }
@@ -119,7 +120,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        broker::{PERMIT_HOLD_MAX, TOUCHES_IN_FLIGHT_MAX},
+        broker::TOUCHES_IN_FLIGHT_MAX,
         lock::{
             AcquireCall, EXCLUSIVE_WEIGHT, FencingToken, Lease, LockFailure, RequestId, Target, Ttl,
         },
