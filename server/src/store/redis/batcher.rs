@@ -1,6 +1,9 @@
 //! Batching of script runs. Calls that arrive while enough runs are in flight are combined, several
 //! locks in one run. That costs less in Redis, and at both ends of the connection, than one run for
 //! each.
+//!
+//! The number of runs in flight is limited, so that the calls of an overloaded server wait here,
+//! where renewals are sent first, and not in its connection.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -15,7 +18,7 @@ use tokio::{runtime::Handle, sync::oneshot};
 
 use super::{
     reply,
-    script::{Script, evalsha},
+    script::{RunPriority, Script, evalsha},
     scripts::Command,
 };
 
@@ -23,6 +26,8 @@ use super::{
 /// More are in flight only if each of the additional runs is a full batch, so that the latency of a
 /// distant server does not limit the throughput.
 const RUNS_IN_FLIGHT_MAX: usize = 2;
+/// Number of additional runs. Their locks keep Redis busy for about 20 ms.
+const FULL_RUNS_IN_FLIGHT_MAX: usize = 64;
 /// Number of locks in one run. Redis serves no other client during the run.
 const BATCH_MAX: usize = 16;
 
@@ -34,13 +39,17 @@ pub(super) struct ScriptBatcher(Mutex<BatchQueue>);
 struct BatchQueue {
     /// Number of runs in flight, without the additional runs of full batches.
     in_flight: usize,
-    /// Waiting calls, grouped by script and era. No group is empty.
+    /// Number of additional runs of full batches in flight.
+    full_in_flight: usize,
+    /// Waiting calls, grouped by script and era, in the order in which the groups run. No group is
+    /// empty.
     by_script: VecDeque<Batch>,
 }
 
 struct PendingRun {
     sha: Str,
     command: Command,
+    priority: RunPriority,
     reply: oneshot::Sender<Result<Value, Error>>,
 }
 
@@ -84,6 +93,7 @@ impl ScriptBatcher {
         let waiting = PendingRun {
             sha,
             command,
+            priority: script.priority,
             reply,
         };
         self.enqueue(client, waiting);
@@ -99,7 +109,8 @@ impl ScriptBatcher {
         if queue.in_flight < RUNS_IN_FLIGHT_MAX {
             queue.in_flight += 1;
             self.start_next(&mut queue, client, 1);
-        } else if is_full {
+        } else if is_full && queue.full_in_flight < FULL_RUNS_IN_FLIGHT_MAX {
+            queue.full_in_flight += 1;
             self.start_next(&mut queue, client, BATCH_MAX);
         }
     }
@@ -162,7 +173,7 @@ impl BatchQueue {
             kind.push_back(waiting);
             return kind.len() >= BATCH_MAX;
         }
-        self.by_script.push_back(Batch::from([waiting]));
+        self.insert(Batch::from([waiting]));
         false
     }
 
@@ -181,14 +192,30 @@ impl BatchQueue {
             .iter()
             .position(|kind| kind.len() >= calls_min);
         let Some(mut batch) = at.and_then(|at| self.by_script.remove(at)) else {
-            self.in_flight -= usize::from(calls_min == 1);
+            match calls_min {
+                1 => self.in_flight -= 1,
+                _ => self.full_in_flight -= 1,
+            }
             return None;
         };
         let remaining = batch.split_off(batch.len().min(BATCH_MAX));
         if !remaining.is_empty() {
-            self.by_script.push_back(remaining);
+            self.insert(remaining);
         }
         Some(batch)
+    }
+
+    /// Inserts a group behind those of its priority.
+    fn insert(&mut self, group: Batch) {
+        let is_first = |group: &Batch| {
+            let first_call = group.front();
+            first_call.is_some_and(|call| call.priority == RunPriority::First)
+        };
+        let at = match is_first(&group) {
+            true => self.by_script.partition_point(is_first),
+            false => self.by_script.len(),
+        };
+        self.by_script.insert(at, group);
     }
 }
 
@@ -205,6 +232,35 @@ mod tests {
 
     use super::*;
 
+    const ACQUIRE: &str = "acquire";
+    const RENEW: &str = "renew";
+
+    /// Adds a call. Returns true if its group is now a full batch, and the receiver of its reply.
+    fn push(
+        queue: &mut BatchQueue,
+        sha: &'static str,
+    ) -> (bool, oneshot::Receiver<Result<Value, Error>>) {
+        let (reply, receiver) = oneshot::channel();
+        let is_full = queue.push_and_check_full(PendingRun {
+            sha: Str::from_static(sha),
+            command: Command {
+                keys: vec![String::new()],
+                args: vec![Value::Null; 20],
+            },
+            priority: match sha {
+                RENEW => RunPriority::First,
+                _ => RunPriority::Normal,
+            },
+            reply,
+        });
+        (is_full, receiver)
+    }
+
+    fn next(queue: &mut BatchQueue, calls_min: usize) -> Option<(String, usize)> {
+        let batch = queue.next(calls_min)?;
+        Some((batch.front()?.sha.to_string(), batch.len()))
+    }
+
     #[test]
     fn locks_of_a_batch_are_bounded() {
         let mut queue = BatchQueue {
@@ -213,19 +269,32 @@ mod tests {
         };
         let mut receivers = Vec::new();
         for count in 1..=2 * BATCH_MAX + 1 {
-            let (reply, receiver) = oneshot::channel();
-            let is_full = queue.push_and_check_full(PendingRun {
-                sha: Str::default(),
-                command: Command {
-                    keys: vec![count.to_string()],
-                    args: vec![Value::Null; 20],
-                },
-                reply,
-            });
-            assert_eq!(is_full, count >= BATCH_MAX, "{count}");
+            let (is_full, receiver) = push(&mut queue, ACQUIRE);
             receivers.push(receiver);
+            assert_eq!(is_full, count >= BATCH_MAX, "{count}");
         }
         let runs: Vec<_> = from_fn(|| queue.next(1).map(|batch| batch.len())).collect();
         assert_eq!(runs, [BATCH_MAX, BATCH_MAX, 1]);
+        assert_eq!(queue.in_flight, 0);
+    }
+
+    #[test]
+    fn renewals_run_before_other_calls() {
+        let mut queue = BatchQueue {
+            in_flight: 1,
+            ..BatchQueue::default()
+        };
+        let calls = [[ACQUIRE; 40], ["release"; 40], [RENEW; 40]].concat();
+        let receivers: Vec<_> = calls.into_iter().map(|sha| push(&mut queue, sha)).collect();
+        let runs: Vec<_> = from_fn(|| next(&mut queue, 1)).collect();
+        let order: Vec<_> = runs.iter().map(|(sha, _)| sha.as_str()).collect();
+        let others = [ACQUIRE, "release"].repeat(3);
+        assert_eq!(
+            order,
+            [[RENEW; 3].to_vec(), others].concat(),
+            "the others in turn"
+        );
+        let calls: usize = runs.iter().map(|(_, calls)| calls).sum();
+        assert_eq!(calls, receivers.len());
     }
 }

@@ -19,7 +19,16 @@ pub struct Script {
     text: String,
     /// True if the script can run for several locks at once (run.lua).
     pub(super) accepts_batches: bool,
+    pub(super) priority: RunPriority,
     sha: OnceLock<Str>,
+}
+
+/// Order in which the waiting calls of an overloaded server run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RunPriority {
+    /// Before all other calls: renewals, whose number is limited by that of the leases.
+    First,
+    Normal,
 }
 
 impl Script {
@@ -29,6 +38,7 @@ impl Script {
             name,
             text: text.into(),
             accepts_batches: false,
+            priority: RunPriority::Normal,
             sha: OnceLock::new(),
         }
     }
@@ -38,6 +48,15 @@ impl Script {
     pub(super) fn for_several_locks(self) -> Self {
         Self {
             accepts_batches: true,
+            ..self
+        }
+    }
+
+    /// Makes the waiting calls of this script run before those of other scripts.
+    #[must_use]
+    pub(super) fn before_others(self) -> Self {
+        Self {
+            priority: RunPriority::First,
             ..self
         }
     }

@@ -156,11 +156,14 @@ impl Scripts {
 
     fn create(text: impl Fn(Verb, &str) -> String) -> Self {
         let scripts = SOURCES.map(|(verb, name, source)| {
-            let script = Script::new(name, text(verb, source));
-            match verb.accepts_batches() {
-                true => script.for_several_locks(),
-                false => script,
+            let mut script = Script::new(name, text(verb, source));
+            if verb.accepts_batches() {
+                script = script.for_several_locks();
             }
+            if verb == Verb::Renew {
+                script = script.before_others();
+            }
+            script
         });
         Self(Arc::new(scripts))
     }
