@@ -362,6 +362,7 @@ impl From<StoreError> for LockError {
         match error {
             StoreError::Unavailable(_) | StoreError::NotExecuted(_) => Self::StoreUnavailable,
             StoreError::Full(_) => Self::StoreFull,
+            StoreError::Overloaded => Self::Overloaded,
             StoreError::Recovering {
                 retry_after_ms,
                 recovery,

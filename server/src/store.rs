@@ -358,6 +358,10 @@ pub enum StoreError {
     /// executed.
     #[error("store out of memory: {0}")]
     Full(String),
+    /// Commands wait too long for the store, which therefore accepts no new acquires. The command was
+    /// not executed.
+    #[error("store overloaded")]
+    Overloaded,
     /// The store has lost data and makes no new grants yet.
     #[error("store recovering for {retry_after_ms} ms")]
     Recovering {

@@ -123,6 +123,7 @@ fn error_kind(error: &StoreError) -> &'static str {
         StoreError::Unavailable(_) => "unavailable",
         StoreError::NotExecuted(_) => "not_now",
         StoreError::Full(_) => "full",
+        StoreError::Overloaded => "overloaded",
         StoreError::Recovering { .. } => "recovering",
         StoreError::Unsupported(_) => "unsupported",
         StoreError::Corrupt(_) => "corrupt",

@@ -20,6 +20,7 @@ pub(super) mod listing;
 pub mod location;
 mod log_throttle;
 pub mod node;
+mod overload;
 mod owner_codec;
 pub(super) mod pubsub;
 mod renewals;
@@ -141,6 +142,9 @@ impl RedisStore {
         let mut route_state = RouteState::new(lock, call.verb(), CALL_TIMEOUT);
         let (route, sent, script_reply) = loop {
             let route = self.topology.next_route(&mut route_state).await?;
+            if call.is_new_acquire() && route.node.is_overloaded() {
+                return Err(StoreError::Overloaded);
+            }
             let sent = Instant::now();
             let script_reply = timeout_at(route_state.deadline, self.run_script(&route, call));
             let script_reply = script_reply.await.map_err(|_| timeout_error())?;

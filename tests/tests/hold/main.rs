@@ -2,6 +2,7 @@
 
 mod alone {
     mod crowd;
+    mod overload;
 }
 mod loads {
     mod crash;

@@ -199,6 +199,7 @@ impl Fixture {
                     error @ (StoreError::Unavailable(_)
                     | StoreError::NotExecuted(_)
                     | StoreError::Full(_)
+                    | StoreError::Overloaded
                     | StoreError::Recovering { .. }
                     | StoreError::Unsupported(_)),
                 ) => panic!("{name} with {what}: {error}"),

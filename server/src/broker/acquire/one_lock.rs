@@ -284,6 +284,7 @@ impl LockAcquisition<'_> {
                 StoreError::Unavailable(_)
                 | StoreError::NotExecuted(_)
                 | StoreError::Full(_)
+                | StoreError::Overloaded
                 | StoreError::Recovering { .. },
             ) => None,
         }

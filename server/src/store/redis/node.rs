@@ -27,6 +27,7 @@ use super::{
     error_table::{CallerError, ErrorClass, NodeAction},
     former_master::ConfirmationPause,
     log_throttle::LogThrottle,
+    overload::OverloadDetector,
     replication_barrier::ReplicationBarrier,
     reply::ScriptReply,
     script::Script,
@@ -100,6 +101,7 @@ pub(super) enum ScriptError {
 pub struct Node {
     verified: VerifiedParts,
     batches: Arc<ScriptBatcher>,
+    overload: OverloadDetector,
     clock: Clock,
     /// The last clock sample with a short round trip.
     time: SyncMutex<ClockSample>,
@@ -128,6 +130,7 @@ impl Node {
             may_be_replaced: AtomicBool::new(verified.may_be_replaced),
             next_checked_slot: AtomicU16::new(0),
             batches: Arc::default(),
+            overload: OverloadDetector::new(),
             verified,
             reload_permit: Mutex::default(),
             reloads: AtomicU64::new(0),
@@ -159,6 +162,7 @@ impl Node {
             return Err(ScriptError::Failed(StoreError::NotExecuted(reason)));
         }
         let span = self.start_span(script);
+        let _unanswered = self.overload.begin_command();
         let client = &self.verified.client;
         let key = command.keys.first().cloned();
         let reloads = self.reloads.load(Ordering::Acquire);
@@ -185,6 +189,11 @@ impl Node {
         }
         span.end();
         result
+    }
+
+    /// Returns true if commands wait too long for a server that replies.
+    pub(super) fn is_overloaded(&self) -> bool {
+        self.overload.is_overloaded()
     }
 
     /// Starts a span for the run of a script if the current call is traced.
@@ -225,6 +234,7 @@ impl Node {
     /// Records a reply of the server. If the server was silent for too long, closes the node and
     /// returns the reason.
     pub(super) fn record_reply(&self) -> Option<String> {
+        self.overload.record_reply();
         let silent = self.last_reply.record(boot_ms())?;
         Some(self.was_silent(silent))
     }

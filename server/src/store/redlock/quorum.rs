@@ -219,7 +219,7 @@ pub(super) fn no_quorum(
             StoreError::Full(text) => full.push(text),
             StoreError::Corrupt(text) => corrupt.push(text),
             StoreError::Unavailable(text) | StoreError::NotExecuted(text) => reason = Some(text),
-            StoreError::InvalidReply(_) | StoreError::Unsupported(_) => {
+            StoreError::InvalidReply(_) | StoreError::Overloaded | StoreError::Unsupported(_) => {
                 reason = Some(error.to_string())
             }
             StoreError::Recovering { .. } => {}

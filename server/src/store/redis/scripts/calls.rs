@@ -31,6 +31,7 @@ pub struct ScriptCall<T> {
     args: Vec<Value>,
     /// Decodes the reply from its tag and the fields after the hand-offs.
     decode: fn(&str, &mut ReplyFields) -> Option<T>,
+    is_new_acquire: bool,
 }
 
 impl<T> ScriptCall<T> {
@@ -45,7 +46,14 @@ impl<T> ScriptCall<T> {
             lock: lock.clone(),
             args,
             decode,
+            is_new_acquire: false,
         }
+    }
+
+    /// Returns true for an acquire of a request that has no queue position, which an overloaded
+    /// server does not receive.
+    pub fn is_new_acquire(&self) -> bool {
+        self.is_new_acquire
     }
 
     pub fn verb(&self) -> Verb {
@@ -93,7 +101,10 @@ impl<T> ScriptCall<T> {
 pub fn acquire(acquire: &AcquireCommand, waiters_max: u32) -> ScriptCall<Acquired> {
     let mut args = acquire_args(acquire, waiters_max);
     args.push(encode_text(""));
-    ScriptCall::new(Verb::Acquire, &acquire.lock, args, acquired)
+    ScriptCall {
+        is_new_acquire: !acquire.rejoin,
+        ..ScriptCall::new(Verb::Acquire, &acquire.lock, args, acquired)
+    }
 }
 
 pub(in crate::store::redis) fn acquired(tag: &str, fields: &mut ReplyFields) -> Option<Acquired> {
