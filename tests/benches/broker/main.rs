@@ -18,6 +18,7 @@ mod hand_off;
 mod listing;
 mod metrics;
 mod modes;
+mod pages;
 mod pairs;
 mod peers;
 mod report;

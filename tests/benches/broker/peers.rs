@@ -1,11 +1,11 @@
 //! Comparison of Leasehold with other lock systems and with the limits of its parts: the same
 //! scenarios, one after the other, on one machine.
 
-mod aims;
 mod driver;
 mod ours;
 mod pages;
 mod plot;
+mod summary;
 mod systems;
 mod table;
 
@@ -18,20 +18,18 @@ use self::{
     driver::{Peer, Run, Task, expect},
     systems::{ALL, PeerFixture, System},
 };
+use crate::pages::is_writing;
 
 /// Time after which an expected event is considered missing.
 const GRANT_LIMIT: Duration = Duration::from_secs(60);
 
-/// Argument that writes the figures into the docs.
-const WRITE: &str = "--write";
-
-/// Measures the systems and returns the tables.
+/// Measures the systems and returns the sentences and the tables.
 pub(crate) async fn part(is_quick: bool) -> String {
     let peers = measure(if is_quick { &QUICK } else { &FULL }).await;
-    if std::env::args().any(|arg| arg == WRITE) {
+    if is_writing() {
         peers.write().expect("write the page");
     }
-    peers.to_string()
+    format!("{}\n{peers}", peers.summary())
 }
 
 /// Number and length of the measurements.

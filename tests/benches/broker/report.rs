@@ -213,6 +213,19 @@ pub(crate) fn verdict(met: bool) -> &'static str {
     if met { "met" } else { "MISSED" }
 }
 
+/// Returns a number without a fraction, whose thousands are separated by commas.
+pub(crate) fn thousands(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let first = (digits.len() + 2) % 3 + 1;
+    let mut groups = vec![&digits[..first]];
+    groups.extend(
+        (first..digits.len())
+            .step_by(3)
+            .map(|at| &digits[at..at + 3]),
+    );
+    groups.join(",")
+}
+
 /// Describes the machine and the software versions.
 pub(crate) fn machine() -> String {
     let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

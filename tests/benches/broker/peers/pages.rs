@@ -1,48 +1,72 @@
 //! Writes the results into the docs.
 
-use std::{fs, io};
-
-use leasehold_tests::repository::paths::repository_root;
+use std::io;
 
 use super::{
     Peers,
-    aims::CALLERS,
-    plot::{Bar, chart},
-    table::{median_of, ran},
+    plot::{Panel, chart},
+    summary::{CALLERS, KEPT, Summary, WAITERS},
+};
+use crate::{
+    pages::{write_block, write_image},
+    report::thousands,
 };
 
 const PAGE: &str = "docs/benchmarks.md";
-const BEGIN: &str = "<!-- measured -->\n";
-const END: &str = "<!-- /measured -->\n";
 
 impl Peers {
-    /// Writes the tables between the markers of the page, and the charts.
+    /// Writes the first sentences, the charts and the tables of the page.
     pub(super) fn write(&self) -> io::Result<()> {
-        let page = repository_root().join(PAGE);
-        let text = fs::read_to_string(&page)?;
-        let marks = text.split_once(BEGIN);
-        let marks = marks.and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
-        let (before, after) = marks.ok_or_else(|| io::Error::other("the page lost its marks"))?;
-        fs::write(page, format!("{before}{BEGIN}\n{self}\n{END}{after}"))?;
-        let images = repository_root().join("docs/images");
-        let title = format!("Pairs of Acquire and Release a second, {CALLERS} callers");
-        let pairs = chart(&title, &self.bars(&self.pairs, CALLERS));
-        fs::write(images.join("bench-pairs.svg"), pairs)?;
-        for (waiters, _) in self.hot.keys().filter(|(waiters, _)| *waiters > CALLERS) {
-            let title = format!("Hand-offs a second of one lock, {waiters} waiters");
-            let hot = chart(&title, &self.bars(&self.hot, *waiters));
-            fs::write(images.join(format!("bench-hot-{waiters}.svg")), hot)?;
+        self.summary().write()?;
+        write_block(PAGE, "measured", &self.to_string())
+    }
+}
+
+impl Summary {
+    fn write(&self) -> io::Result<()> {
+        write_block(PAGE, "summary", &self.to_string())?;
+        for (name, svg) in self.charts() {
+            write_image(name, &svg)?;
         }
         Ok(())
     }
 
-    fn bars(&self, of: &super::Rounds, count: usize) -> Vec<Bar> {
-        let those = of.iter().filter(|((many, _), _)| *many == count);
-        let bars = those.map(|((_, system), rounds)| Bar {
-            name: system.name().to_owned(),
-            figure: ran(rounds).map_or(0.0, |all| median_of(&all, |run| self.per_second(run))),
-            is_ours: system.is_ours(),
-        });
-        bars.collect()
+    /// Returns the charts by their file names.
+    fn charts(&self) -> [(&'static str, String); 3] {
+        let panel = |title, figures, digits| Panel {
+            title,
+            figures,
+            digits,
+        };
+        let throughput = format!("{CALLERS} callers: pairs/s (more is better)");
+        let calls = [
+            panel(
+                "One caller: p50 of a pair in ms (less is better)",
+                &self.p50_ms,
+                3,
+            ),
+            panel(&throughput, &self.pairs, 0),
+        ];
+        let hot = [
+            panel("Jain's index (1 is fair)", &self.jain, 3),
+            panel("Hand-offs/s", &self.hand_offs, 0),
+        ];
+        let hot_title = format!("One lock with {} waiters", thousands(WAITERS as f64));
+        let kept_title = format!("{} kept leases with a ttl of 10 s", thousands(KEPT as f64));
+        let cores = "Cores of servers and client (less is better)";
+        [
+            (
+                "bench-calls.svg",
+                chart(
+                    "Acquire and release a lock that no other caller uses",
+                    &calls,
+                ),
+            ),
+            ("bench-hot-lock.svg", chart(&hot_title, &hot)),
+            (
+                "bench-kept.svg",
+                chart(&kept_title, &[panel(cores, &self.kept_cores, 2)]),
+            ),
+        ]
     }
 }

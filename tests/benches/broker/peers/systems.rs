@@ -128,6 +128,16 @@ impl System {
         matches!(self.server(), Server::Broker | Server::Memory)
     }
 
+    /// Returns true if the library of the system uses Redis without another server.
+    pub(crate) fn has_no_server(self) -> bool {
+        self.server() == Server::Redis
+    }
+
+    /// Returns true if a lock is one key with a random value, without a queue and a fencing token.
+    pub(crate) fn sets_one_key(self) -> bool {
+        self.has_no_server() && !matches!(self, Self::Redisson | Self::RedissonFair)
+    }
+
     /// Returns true if the client of the system renews many locks on its own.
     pub(crate) fn keeps(self) -> bool {
         matches!(self, Self::Client | Self::Etcd | Self::Redisson)

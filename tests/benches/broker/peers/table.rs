@@ -2,10 +2,10 @@
 
 use std::{fmt, time::Duration};
 
-use super::{KEPT_FOR, Peers, RunResult, aims::aims, driver::Run};
+use super::{KEPT_FOR, Peers, RunResult, driver::Run};
 use crate::report::machine;
 
-pub(super) const MIB: f64 = 1_048_576.0;
+const MIB: f64 = 1_048_576.0;
 
 impl fmt::Display for Peers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -24,8 +24,7 @@ impl fmt::Display for Peers {
         self.hot_table(f)?;
         self.crash_table(f)?;
         self.idle_table(f)?;
-        self.beside_table(f)?;
-        aims(self, f)
+        self.beside_table(f)
     }
 }
 
@@ -35,11 +34,11 @@ impl Peers {
             f,
             "| callers | system | pairs/s | p50 ms | p99 ms | CPU µs a pair | of it the peer |"
         )?;
-        writeln!(f, "|--:|---|--:|--:|--:|--:|--:|")?;
+        writeln!(f, "| -: | -- | -: | -: | -: | -: | -: |")?;
         for ((count, system), rounds) in &self.pairs {
             write!(f, "| {count} | {} |", system.name())?;
             let Some(all) = ran(rounds) else {
-                writeln!(f, " {} |||||", failure_reason(rounds))?;
+                writeln!(f, " {} |  |  |  |  |", failure_reason(rounds))?;
                 continue;
             };
             writeln!(
@@ -60,11 +59,11 @@ impl Peers {
             f,
             "| waiters | system | hand-offs/s | p50 ms | p99 ms | longest wait ms | Jain | CPU µs a hand-off | commands a hand-off |"
         )?;
-        writeln!(f, "|--:|---|--:|--:|--:|--:|--:|--:|--:|")?;
+        writeln!(f, "| -: | -- | -: | -: | -: | -: | -: | -: | -: |")?;
         for ((count, system), rounds) in &self.hot {
             write!(f, "| {count} | {} |", system.name())?;
             let Some(all) = ran(rounds) else {
-                writeln!(f, " {} |||||||", failure_reason(rounds))?;
+                writeln!(f, " {} |  |  |  |  |  |  |", failure_reason(rounds))?;
                 continue;
             };
             let commands = match system.is_broker() {
@@ -87,7 +86,7 @@ impl Peers {
 
     fn crash_table(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "| system | from the holder's end to the next grant |")?;
-        writeln!(f, "|---|--:|")?;
+        writeln!(f, "| -- | -: |")?;
         for (system, rounds) in &self.crash {
             let mut took: Vec<Duration> = rounds.iter().flatten().copied().collect();
             took.sort_unstable();
@@ -108,11 +107,11 @@ impl Peers {
             f,
             "| locks kept | system | peer MiB | servers MiB | peer's cores | servers' cores |"
         )?;
-        writeln!(f, "|--:|---|--:|--:|--:|--:|")?;
+        writeln!(f, "| -: | -- | -: | -: | -: | -: |")?;
         for ((count, system), ran) in &self.idle {
             write!(f, "| {count} | {} |", system.name())?;
             match ran {
-                Err(reason) => writeln!(f, " {reason} ||||")?,
+                Err(reason) => writeln!(f, " {reason} |  |  |  |")?,
                 Ok(run) => {
                     let mib = |bytes: &u64| format!("{:.0}", *bytes as f64 / MIB);
                     let of = run.bytes[1..].iter().map(mib).collect::<Vec<_>>();
@@ -129,10 +128,10 @@ impl Peers {
             f,
             "| locks kept beside | pairs/s of 64 callers of Leasehold's Rust client | p50 ms | p99 ms | CPU µs a pair | peer's cores | servers' cores |"
         )?;
-        writeln!(f, "|--:|--:|--:|--:|--:|--:|--:|")?;
+        writeln!(f, "| -: | -: | -: | -: | -: | -: | -: |")?;
         for (count, ran) in &self.beside {
             match ran {
-                Err(reason) => writeln!(f, "| {count} | {reason} ||||||")?,
+                Err(reason) => writeln!(f, "| {count} | {reason} |  |  |  |  |  |")?,
                 Ok(run) => writeln!(
                     f,
                     "| {count} | {:.0} | {} | {} | {:.0} | {} |",
@@ -178,7 +177,7 @@ pub(super) fn median_of(rounds: &[&Run], of: impl Fn(&Run) -> f64) -> f64 {
     median(rounds.iter().map(|run| of(run)).collect())
 }
 
-fn median(mut all: Vec<f64>) -> f64 {
+pub(super) fn median(mut all: Vec<f64>) -> f64 {
     all.sort_unstable_by(f64::total_cmp);
     all.get(all.len() / 2).copied().unwrap_or_default()
 }
