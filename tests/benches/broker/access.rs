@@ -21,7 +21,7 @@ use tonic::{
 use crate::{
     grpc::{CHANNELS, acquire_request, lock_name, named},
     pairs::{self, Pair, Sample},
-    report::{machine, median, median_ratio, ms, verdict},
+    report::{machine, median, median_ratio, ms},
 };
 
 const CALLERS: [usize; 2] = [1, 64];
@@ -171,14 +171,6 @@ impl AccessMode {
             Self::Guarded => "mTLS, JWT, 51 rules, quotas",
         }
     }
-
-    fn aim(self) -> Option<f64> {
-        match self {
-            Self::Open => None,
-            Self::Tls => Some(0.85),
-            Self::Guarded => Some(0.8),
-        }
-    }
 }
 
 impl fmt::Display for Access {
@@ -191,19 +183,16 @@ impl fmt::Display for Access {
         )?;
         writeln!(
             f,
-            "| {:28} | {:>7} | {:>8} | {:>7} | {:>7} | {:>6} | aim |",
+            "| {:28} | {:>7} | {:>8} | {:>7} | {:>7} | {:>6} |",
             "what", "callers", "per s", "p50 ms", "p99 ms", "÷ bare"
         )?;
-        writeln!(f, "|---|--:|--:|--:|--:|--:|---|")?;
+        writeln!(f, "|---|--:|--:|--:|--:|--:|")?;
         for (&(callers, door), rounds) in &self.pairs {
             let sample = median(rounds);
             let ratio = median_ratio(rounds, &self.pairs[&(callers, AccessMode::Open)]);
-            let aim = door.aim().map_or_else(String::new, |aim| {
-                format!("at least {aim}: {}", verdict(ratio >= aim))
-            });
             writeln!(
                 f,
-                "| {:28} | {callers:>7} | {:>8.0} | {:>7} | {:>7} | {ratio:>6.2} | {aim} |",
+                "| {:28} | {callers:>7} | {:>8.0} | {:>7} | {:>7} | {ratio:>6.2} |",
                 door.name(),
                 sample.per_second,
                 ms(sample.p50),

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::{
     grpc::{acquire, lock_name, named, pairs_on, release},
     pairs::Sample,
-    report::{median, ms, verdict},
+    report::{median, ms},
 };
 
 const CALLERS: usize = 64;
@@ -18,8 +18,6 @@ const OTHER_CALLERS: usize = 16;
 /// Numbers of additional holders. The last one and the callers are the 1,000 holders that a lock
 /// allows.
 const HOLDERS: [usize; 3] = [10, 100, 1_000 - OTHER_CALLERS];
-/// Maximum ratio of the cost of a pair beside the most holders to its cost beside the fewest.
-const FLAT_AIM: f64 = 1.5;
 
 /// A row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -99,8 +97,8 @@ impl fmt::Display for Modes {
         let (title, against) = ("kinds of locks, broker on Redis", "÷ excl. or fewest");
         writeln!(
             f,
-            "| {title:47} | callers |    per s |  p50 ms |  p99 ms | {against} | aim |\n\
-             |---|--:|--:|--:|--:|--:|---|"
+            "| {title:47} | callers |    per s |  p50 ms |  p99 ms | {against} |\n\
+             |---|--:|--:|--:|--:|--:|"
         )?;
         for row in self.0.keys() {
             let sample = self.middle(*row);
@@ -117,16 +115,9 @@ impl fmt::Display for Modes {
                 ),
             };
             let ratio = sample.per_second / base.per_second;
-            let aim = match row {
-                Row::Beside(_, holders) if *holders == HOLDERS[2] => {
-                    let met = verdict(ratio * FLAT_AIM >= 1.0);
-                    format!("at most {FLAT_AIM} times dearer: {met}")
-                }
-                Row::Own(_) | Row::Beside(..) => String::new(),
-            };
             writeln!(
                 f,
-                "| {name:47} | {callers:>7} | {:>8.0} | {:>7} | {:>7} | {ratio:>17.2} | {aim} |",
+                "| {name:47} | {callers:>7} | {:>8.0} | {:>7} | {:>7} | {ratio:>17.2} |",
                 sample.per_second,
                 ms(sample.p50),
                 ms(sample.p99)

@@ -5,13 +5,8 @@ use std::fmt;
 use super::{CallPath, Leases, Streams, leases::HeldStreams};
 use crate::{
     pairs::Sample,
-    report::{machine, median, ms, verdict},
+    report::{machine, median, ms},
 };
-
-/// Minimum ratio of the rate of pairs to that of unary calls.
-const PAIRS_AIM: f64 = 1.3;
-/// Maximum memory of broker and Redis for a lease with its own stream.
-const LEASE_AIM_BYTES: f64 = 6.0 * 1_024.0;
 
 impl fmt::Display for Streams {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -24,29 +19,23 @@ impl fmt::Display for Streams {
         )?;
         writeln!(
             f,
-            "| {:36} | {:>7} | {:>8} | {:>7} | {:>7} | {:>7} | {:>6} | aim |",
+            "| {:36} | {:>7} | {:>8} | {:>7} | {:>7} | {:>7} | {:>6} |",
             "what", "callers", "per s", "p50 ms", "p99 ms", "÷ unary", "÷ echo"
         )?;
-        writeln!(f, "|---|--:|--:|--:|--:|--:|--:|---|")?;
+        writeln!(f, "|---|--:|--:|--:|--:|--:|--:|")?;
         for (&(callers, by), rounds) in &self.pairs {
             let share = |of| ratio(rounds, &self.pairs[&(callers, of)]);
             let (unary, echo) = (share(CallPath::Unary), share(CallPath::Echo));
-            let (what, aim) = match by {
-                CallPath::Unary => ("pairs: unary calls", String::new()),
-                CallPath::Echo => ("pairs: bare echo stream", String::new()),
-                CallPath::Stream => {
-                    let met = verdict(unary >= PAIRS_AIM);
-                    (
-                        "pairs: streams",
-                        format!("at least {PAIRS_AIM} x unary: {met}"),
-                    )
-                }
+            let what = match by {
+                CallPath::Unary => "pairs: unary calls",
+                CallPath::Echo => "pairs: bare echo stream",
+                CallPath::Stream => "pairs: streams",
             };
             row(
                 f,
                 (what, callers),
                 &median(rounds),
-                &[cell(unary), cell(echo), aim],
+                &[cell(unary), cell(echo)],
             )?;
         }
         for (&(waiters, by), rounds) in &self.hand_offs {
@@ -55,7 +44,7 @@ impl fmt::Display for Streams {
                 CallPath::Unary => "hand-offs: unary calls",
                 CallPath::Stream | CallPath::Echo => "hand-offs: streams",
             };
-            let rest = [cell(unary), String::new(), String::new()];
+            let rest = [cell(unary), String::new()];
             row(f, (what, waiters), &median(rounds), &rest)?;
         }
         Ok(())
@@ -82,9 +71,9 @@ impl Leases {
         )?;
         writeln!(
             f,
-            "| streams x leases | connections | acquired in s | broker MiB before | after | Redis MiB before | after | broker B/lease | Redis B/lease | all-in | aim |"
+            "| streams x leases | connections | acquired in s | broker MiB before | after | Redis MiB before | after | broker B/lease | Redis B/lease | all-in |"
         )?;
-        writeln!(f, "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|")?;
+        writeln!(f, "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|")?;
         for held in &self.0 {
             let [empty, _, full] = &held.usage;
             let per_lease = |from: u64, to: u64| {
@@ -93,15 +82,9 @@ impl Leases {
             };
             let broker = per_lease(empty.broker_bytes, full.broker_bytes);
             let redis = per_lease(empty.redis_bytes, full.redis_bytes);
-            let aim = if held.shape.leases_each == 1 {
-                let met = verdict(broker + redis <= LEASE_AIM_BYTES);
-                format!("at most {LEASE_AIM_BYTES}: {met}")
-            } else {
-                String::new()
-            };
             writeln!(
                 f,
-                "| {} | {} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} | {broker:.0} | {redis:.0} | {:.0} | {aim} |",
+                "| {} | {} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} | {broker:.0} | {redis:.0} | {:.0} |",
                 shape(held),
                 held.shape.connections(),
                 held.taken_in.as_secs_f64(),
@@ -124,11 +107,11 @@ impl Leases {
         )?;
         writeln!(
             f,
-            "| streams x leases | window s | CPU broker | Redis | client | renewals/s | scripts/s | broker µs/renewal | Redis µs/renewal | µs/script | p50 ms | p99 ms | not acquired | lost | aim |"
+            "| streams x leases | window s | CPU broker | Redis | client | renewals/s | scripts/s | broker µs/renewal | Redis µs/renewal | µs/script | p50 ms | p99 ms | not acquired | lost |"
         )?;
         writeln!(
             f,
-            "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|"
+            "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
         )?;
         for held in &self.0 {
             let [_, begin, end] = &held.usage;
@@ -145,7 +128,7 @@ impl Leases {
             let micros = |cpu: f64| cpu * 1e6 / per_second;
             writeln!(
                 f,
-                "| {} | {seconds:.1} | {broker:.2} | {redis:.2} | {client:.2} | {per_second:.0} | {:.0} | {:.1} | {:.1} | {:.1} | {} | {} | {} | {} | none: {} |",
+                "| {} | {seconds:.1} | {broker:.2} | {redis:.2} | {client:.2} | {per_second:.0} | {:.0} | {:.1} | {:.1} | {:.1} | {} | {} | {} | {} |",
                 shape(held),
                 scripts / seconds,
                 micros(broker),
@@ -155,7 +138,6 @@ impl Leases {
                 ms(p99),
                 held.refused.len(),
                 held.lost,
-                verdict(held.refused.is_empty() && held.lost == 0),
             )?;
         }
         for held in &self.0 {
@@ -171,11 +153,11 @@ fn row(
     f: &mut fmt::Formatter<'_>,
     (what, callers): (&str, usize),
     sample: &Sample,
-    [unary, echo, aim]: &[String; 3],
+    [unary, echo]: &[String; 2],
 ) -> fmt::Result {
     writeln!(
         f,
-        "| {what:36} | {callers:>7} | {:>8.0} | {:>7} | {:>7} | {unary:>7} | {echo:>6} | {aim} |",
+        "| {what:36} | {callers:>7} | {:>8.0} | {:>7} | {:>7} | {unary:>7} | {echo:>6} |",
         sample.per_second,
         ms(sample.p50),
         ms(sample.p99),
