@@ -224,7 +224,8 @@ pub(crate) fn waiting_request(lock: &str) -> AcquireRequest {
     }
 }
 
-async fn wait_until_queue_is_full(channel: Channel, lock: &str, waiters: usize) {
+/// Waits until `waiters` calls wait for the lock.
+pub(crate) async fn wait_until_queue_is_full(channel: Channel, lock: &str, waiters: usize) {
     let mut inspection = InspectionServiceClient::new(channel);
     loop {
         let request = GetLockRequest {

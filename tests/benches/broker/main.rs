@@ -24,6 +24,7 @@ mod peers;
 mod report;
 mod scripts;
 mod sdk;
+mod site;
 mod streams;
 mod targets;
 mod topologies;

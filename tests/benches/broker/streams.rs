@@ -2,7 +2,7 @@
 
 pub(crate) mod calls;
 mod heartbeats;
-mod leases;
+pub(crate) mod leases;
 mod queue;
 mod table;
 pub(crate) mod usage;
@@ -13,7 +13,12 @@ use std::{collections::BTreeMap, time::Duration};
 use uuid::Uuid;
 
 use self::leases::{HeldStreams, Shape};
-use crate::{grpc, hand_off, pairs::Sample, targets::Targets};
+use crate::{
+    grpc, hand_off,
+    pairs::Sample,
+    site::{Site, Store},
+    targets::Targets,
+};
 
 /// Number and length of the measurements.
 pub(crate) struct Extent {
@@ -24,28 +29,27 @@ pub(crate) struct Extent {
     window: Duration,
 }
 
+const TTL: Duration = Duration::from_secs(15);
+
+const fn idle(streams: usize, leases_each: usize) -> Shape {
+    Shape {
+        streams,
+        leases_each,
+        streams_per_connection: 1_000,
+        ttl: TTL,
+    }
+}
+
 /// Extent of a run without `--quick`.
 pub(crate) const FULL: Extent = Extent {
     rounds: 5,
     callers: &[1, 64, 256],
     waiters: &[2, 64, 1_000],
     shapes: &[
-        Shape {
-            streams: 10_000,
-            leases_each: 1,
-        },
-        Shape {
-            streams: 10,
-            leases_each: 1_000,
-        },
-        Shape {
-            streams: 100_000,
-            leases_each: 1,
-        },
-        Shape {
-            streams: 100,
-            leases_each: 1_000,
-        },
+        idle(10_000, 1),
+        idle(10, 1_000),
+        idle(100_000, 1),
+        idle(100, 1_000),
     ],
     window: Duration::from_secs(30),
 };
@@ -55,16 +59,7 @@ pub(crate) const QUICK: Extent = Extent {
     rounds: 1,
     callers: &[1, 64],
     waiters: &[2, 64],
-    shapes: &[
-        Shape {
-            streams: 2_000,
-            leases_each: 1,
-        },
-        Shape {
-            streams: 2,
-            leases_each: 1_000,
-        },
-    ],
+    shapes: &[idle(2_000, 1), idle(2, 1_000)],
     window: Duration::from_secs(5),
 };
 
@@ -105,7 +100,8 @@ pub(crate) async fn measure(extent: &Extent) -> Streams {
 pub(crate) async fn measure_leases(extent: &Extent) -> Leases {
     let mut all = Vec::new();
     for shape in extent.shapes {
-        all.push(leases::measure(*shape, extent.window).await);
+        let site = Site::start(Store::Redis).await;
+        all.push(leases::measure(site, *shape, extent.window).await);
     }
     Leases(all)
 }

@@ -24,8 +24,8 @@ pub(crate) struct Targets {
     _server: RedisServer,
 }
 
-/// A process that printed its listening address.
-struct Served {
+/// A process that printed its listening address. Killed when dropped.
+pub(crate) struct Served {
     process: TestProcess,
     addr: SocketAddr,
     _dir: TempDir,
@@ -41,15 +41,7 @@ impl Targets {
             BrokerProcess::start(&options).await,
         ];
         let scripts = Scripts::connect(server.addr()).await;
-        let mut broker = Command::new(leasehold_server());
-        broker.args([
-            "dev",
-            "--listen",
-            "127.0.0.1:0",
-            "--admin-listen",
-            "127.0.0.1:0",
-        ]);
-        let memory = Served::start(broker, &[ADMIN, echo::LISTENING]).await;
+        let memory = Served::memory_broker(&[]).await;
         let mut echo = Command::new(std::env::current_exe().expect("a program knows its path"));
         echo.arg(echo::ARGUMENT);
         let echo = Served::start(echo, &[echo::LISTENING]).await;
@@ -79,11 +71,11 @@ impl Targets {
     }
 
     pub(crate) fn memory_pid(&self) -> u32 {
-        self.memory.process.pid()
+        self.memory.pid()
     }
 
     pub(crate) fn echo_pid(&self) -> u32 {
-        self.echo.process.pid()
+        self.echo.pid()
     }
 
     pub(crate) fn scripts(&self) -> &Scripts {
@@ -92,6 +84,28 @@ impl Targets {
 }
 
 impl Served {
+    /// Starts a broker on the embedded store, with settings as environment variables.
+    pub(crate) async fn memory_broker(env: &[(String, String)]) -> Self {
+        let mut broker = Command::new(leasehold_server());
+        broker.args([
+            "dev",
+            "--listen",
+            "127.0.0.1:0",
+            "--admin-listen",
+            "127.0.0.1:0",
+        ]);
+        broker.envs(env.iter().map(|(key, value)| (key, value)));
+        Self::start(broker, &[ADMIN, echo::LISTENING]).await
+    }
+
+    pub(crate) fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
     /// Starts a process. The last of `marks` precedes the address.
     async fn start(command: Command, marks: &[&str]) -> Self {
         let dir = TempDir::new("bench");

@@ -8,8 +8,7 @@ use std::collections::BTreeMap;
 use self::sites::Sites;
 use crate::{grpc, pairs::Sample};
 
-const CALLERS: [usize; 2] = [1, CALLERS_MAX];
-const CALLERS_MAX: usize = 64;
+const CALLERS: [usize; 2] = [1, 64];
 
 /// Topology of the store, in the order of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -15,7 +15,6 @@ use leasehold_proto::v1::{
     HeartbeatAck, HoldAcquire, HoldResponse, hold_request::Message as Request,
     hold_response::Message as Response,
 };
-use leasehold_tests::{broker::deployment::Deployment, client::unary::Client};
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep, timeout},
@@ -30,25 +29,28 @@ use super::{
 use crate::{
     grpc::{acquire_request, named},
     pairs::Sample,
+    site::Site,
 };
 
-const TTL: Duration = Duration::from_secs(15);
-const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
-/// Maximum number of streams of a connection, as the server allows.
-const STREAMS_PER_CONNECTION: usize = 1_000;
+/// Number of heartbeats in a ttl.
+pub(crate) const HEARTBEATS_PER_TTL: u32 = 3;
 /// Number of pending acquires. A stream sends all its acquires at once.
 const CONCURRENT_CALLS: usize = 128;
 /// Time after which no more leases are acquired, because the broker is overloaded.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(90);
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
-/// Time until every stream has sent a heartbeat after the last acquire.
-const SETTLE: Duration = Duration::from_secs(6);
+/// Time after the last acquire, beside a heartbeat interval, until every stream has sent a heartbeat.
+const SETTLE: Duration = Duration::from_secs(1);
 
-/// Number of streams, and of leases on each.
+/// Streams and their leases.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     pub(crate) streams: usize,
+    /// Number of leases of each stream.
     pub(crate) leases_each: usize,
+    /// Number of streams that share a connection. The server allows at most 1,000.
+    pub(crate) streams_per_connection: usize,
+    pub(crate) ttl: Duration,
 }
 
 /// Results of one shape.
@@ -60,8 +62,8 @@ pub(crate) struct HeldStreams {
     pub(crate) usage: [Usage; 3],
     pub(crate) window: Duration,
     /// Rate of confirmed leases in the window, and latency from sending the heartbeat to the
-    /// confirmation.
-    pub(crate) renewals: Sample,
+    /// confirmation. `None` for streams without leases.
+    pub(crate) renewals: Option<Sample>,
     /// Reasons for which leases were not acquired.
     pub(crate) refused: Vec<String>,
     /// Number of leases that ended, whose stream broke, or whose validity ended at any time.
@@ -74,7 +76,11 @@ impl Shape {
     }
 
     pub(crate) fn connections(self) -> usize {
-        self.streams.div_ceil(STREAMS_PER_CONNECTION)
+        self.streams.div_ceil(self.streams_per_connection)
+    }
+
+    pub(crate) fn heartbeat_interval(self) -> Duration {
+        self.ttl / HEARTBEATS_PER_TTL
     }
 }
 
@@ -103,33 +109,26 @@ struct Holder {
 }
 
 /// Acquires the leases, renews them during the window, and measures the resources used.
-pub(crate) async fn measure(shape: Shape, window: Duration) -> HeldStreams {
-    let deployment = Deployment::start(1).await;
-    let mut redis = deployment.redis.connect().await;
+pub(crate) async fn measure(mut site: Site, shape: Shape, window: Duration) -> HeldStreams {
     let run = Arc::new(Run::new(shape));
-    // The first response ensures that the broker has allocated its connections to the store.
-    let probe = Client::new("probe", &deployment.addrs(), 0);
-    let nobody = probe.get_lock("nobody-s").await;
-    assert_eq!(nobody.expect("the store answers"), None);
-    let empty = Usage::read(&deployment, &mut redis).await;
-    let addr = deployment.brokers[0].addr();
+    let empty = site.usage().await;
     let mut holding = JoinSet::new();
-    acquire_all(&run, addr, &mut holding).await;
+    acquire_all(&run, site.addr, &mut holding).await;
     let taken_in = run.epoch.elapsed();
-    sleep(SETTLE).await;
+    sleep(shape.heartbeat_interval() + SETTLE).await;
     run.measure();
     let began = Instant::now();
-    let begin = Usage::read(&deployment, &mut redis).await;
+    let begin = site.usage().await;
     sleep(window).await;
     let window = began.elapsed();
     let latencies = run.measured();
-    let end = Usage::read(&deployment, &mut redis).await;
+    let end = site.usage().await;
     HeldStreams {
         shape,
         taken_in,
         usage: [empty, begin, end],
         window,
-        renewals: Sample::of(latencies, window),
+        renewals: (shape.leases_each > 0).then(|| Sample::of(latencies, window)),
         refused: std::mem::take(&mut *locked(&run.refused)),
         lost: run.lost(),
     }
@@ -146,7 +145,7 @@ async fn acquire_all(run: &Arc<Run>, addr: SocketAddr, holding: &mut JoinSet<()>
             run.refuse(left, &format!("not asked for within {ACQUIRE_TIMEOUT:?}"));
             break;
         }
-        if opening.len() * shape.leases_each >= CONCURRENT_CALLS
+        if opening.len() * shape.leases_each.max(1) >= CONCURRENT_CALLS
             && let Some(opened) = opening.join_next().await
         {
             holding.spawn(hold(opened.expect("a stream opens or not")));
@@ -178,17 +177,18 @@ impl Run {
     /// evenly.
     fn first_heartbeat_at(&self, at: usize) -> Instant {
         let now = Instant::now();
-        let phase = HEARTBEAT_INTERVAL.mul_f64(at as f64 / self.shape.streams as f64);
+        let interval = self.shape.heartbeat_interval();
+        let phase = interval.mul_f64(at as f64 / self.shape.streams as f64);
         let mut first = self.epoch + phase;
         while first < now {
-            first += HEARTBEAT_INTERVAL;
+            first += interval;
         }
         first
     }
 
     /// Extends the validity of a lease. A lease whose validity had ended before is lost.
     fn valid_from(&self, lease: usize, sent: Duration) {
-        let until = u64::try_from((sent + TTL).as_nanos()).expect("a short run");
+        let until = u64::try_from((sent + self.shape.ttl).as_nanos()).expect("a short run");
         let before = self.valid_until[lease].fetch_max(until, Ordering::Relaxed);
         if before != 0 && Duration::from_nanos(before) < self.epoch.elapsed() {
             self.lose(lease);
@@ -239,8 +239,9 @@ impl Holder {
         let leases = at * leases_each..(at + 1) * leases_each;
         let heartbeat_times = HeartbeatTimes::of_new_stream(run.epoch);
         let heartbeats = Arc::clone(&heartbeat_times)
-            .at_intervals(HEARTBEAT_INTERVAL, run.first_heartbeat_at(at));
-        let calls = stream::iter(leases.map(|lease| request(acquire(lease))));
+            .at_intervals(run.shape.heartbeat_interval(), run.first_heartbeat_at(at));
+        let ttl = run.shape.ttl;
+        let calls = stream::iter(leases.map(move |lease| request(acquire(lease, ttl))));
         let opened = timeout(ANSWER_LIMIT, open_lean(connection, calls.chain(heartbeats))).await;
         let responses = match opened.unwrap_or_else(|_| Err(unanswered())) {
             Ok(responses) => responses,
@@ -341,9 +342,9 @@ fn locked<T>(of_all: &Mutex<T>) -> MutexGuard<'_, T> {
     of_all.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn acquire(lease: usize) -> Request {
+fn acquire(lease: usize, ttl: Duration) -> Request {
     let mut acquire = acquire_request(named(&format!("bench/lease/{lease}")));
-    acquire.ttl = Some(TTL.try_into().expect("a ttl of seconds"));
+    acquire.ttl = Some(ttl.try_into().expect("a ttl of seconds"));
     Request::Acquire(HoldAcquire {
         call_id: i64::try_from(lease).expect("few leases"),
         request: Some(acquire),

@@ -122,7 +122,7 @@ impl Leases {
                 per_second,
                 p50,
                 p99,
-            } = held.renewals;
+            } = held.renewals.expect("every stream has leases");
             let scripts = (end.scripts - begin.scripts) as f64;
             let in_scripts = (end.script_time - begin.script_time).as_secs_f64();
             let micros = |cpu: f64| cpu * 1e6 / per_second;

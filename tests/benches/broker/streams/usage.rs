@@ -2,7 +2,7 @@
 
 use std::{fs, time::Duration};
 
-use leasehold_tests::{broker::deployment::Deployment, redis::connection::RedisConnection};
+use crate::site::MeasuredServer;
 
 /// Unit of times in /proc, which is independent of the kernel's timer frequency.
 const TICK: Duration = Duration::from_millis(10);
@@ -11,9 +11,9 @@ const TICK: Duration = Duration::from_millis(10);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Usage {
     pub(crate) broker_bytes: u64,
-    /// Memory that Redis has allocated.
+    /// Memory that the Redis servers have allocated.
     pub(crate) redis_bytes: u64,
-    /// CPU time of the broker, of Redis and of this program.
+    /// CPU time of the broker, of the Redis servers and of this program.
     pub(crate) cpu: [Duration; 3],
     /// Number of scripts that Redis ran.
     pub(crate) scripts: u64,
@@ -22,24 +22,32 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// Reads the usage of the first broker and its store.
-    pub(crate) async fn read(deployment: &Deployment, redis: &mut RedisConnection) -> Self {
-        let broker = deployment.brokers[0].process().pid();
-        let server = deployment.redis.process().pid();
-        let memory = redis.info("memory", "used_memory").await;
-        let evalsha = redis.info("commandstats", "cmdstat_evalsha").await;
-        // The entry does not exist before the first script.
-        let evalsha = evalsha.unwrap_or_default();
-        let of_scripts = |field| numbered(&evalsha, field).unwrap_or(0);
-        Self {
+    /// Reads the usage of a broker, and the sums of the Redis servers.
+    pub(crate) async fn read(broker: u32, servers: &mut [MeasuredServer]) -> Self {
+        let mut usage = Self {
             broker_bytes: resident_bytes(broker),
-            redis_bytes: memory
-                .and_then(|bytes| bytes.parse().ok())
-                .expect("INFO has used_memory"),
-            cpu: [broker, server, std::process::id()].map(cpu_time),
-            scripts: of_scripts("calls"),
-            script_time: Duration::from_micros(of_scripts("usec")),
+            redis_bytes: 0,
+            cpu: [
+                cpu_time(broker),
+                Duration::ZERO,
+                cpu_time(std::process::id()),
+            ],
+            scripts: 0,
+            script_time: Duration::ZERO,
+        };
+        for MeasuredServer { pid, connection } in servers {
+            usage.cpu[1] += cpu_time(*pid);
+            let memory = connection.info("memory", "used_memory").await;
+            let bytes: Option<u64> = memory.and_then(|bytes| bytes.parse().ok());
+            usage.redis_bytes += bytes.expect("INFO has used_memory");
+            let evalsha = connection.info("commandstats", "cmdstat_evalsha").await;
+            // The entry does not exist before the first script.
+            let evalsha = evalsha.unwrap_or_default();
+            let of_scripts = |field| numbered(&evalsha, field).unwrap_or(0);
+            usage.scripts += of_scripts("calls");
+            usage.script_time += Duration::from_micros(of_scripts("usec"));
         }
+        usage
     }
 }
 

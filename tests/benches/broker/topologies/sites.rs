@@ -1,29 +1,23 @@
 //! Servers of the topologies and a broker on each, of which one topology runs at a time.
 
-use std::{net::SocketAddr, path::Path, time::Duration};
+use std::{net::SocketAddr, path::Path};
 
-use leasehold_proto::v1::lock_service_client::LockServiceClient;
 use leasehold_tests::{
     broker::process::{BrokerOptions, BrokerProcess},
-    client::unary::channel,
-    cluster::deployment::{ClusterDeployment, ClusterOptions},
+    cluster::deployment::ClusterDeployment,
     net::certificates::Authority,
     process::{child::TestProcess, temp_dir::TempDir},
     redis::server::RedisServer,
     redlock::deployment::RedlockDeployment,
     sentinel::deployment::{Sentinel, SentinelDeployment, SentinelOptions},
-    until::until,
 };
 
-use super::{CALLERS_MAX, Topology};
-use crate::grpc::{acquire_request, lock_name, named, release};
+use super::Topology;
+use crate::site::{start_cluster, wait_until_serving, write_deployment_key, write_file};
 
 /// Persistence setting with which the harness starts the servers of all other topologies.
 const APPENDING: [&str; 2] = ["--appendonly", "yes"];
 const REDLOCK_SERVERS: usize = 5;
-/// Node timeout of the cluster, long enough that a busy machine causes no failover.
-const NODE_TIMEOUT: Duration = Duration::from_secs(60);
-const DEPLOYMENT_KEY_DIGITS: usize = 64;
 
 /// Brokers and servers of all topologies, killed when dropped, brokers first.
 pub(super) struct Sites {
@@ -49,11 +43,7 @@ impl Sites {
             node: RedisServer::start_with(&APPENDING).await,
             tls: RedisServer::start_tls(&certificate, None, &APPENDING).await,
             sentinel: SentinelDeployment::start(SentinelOptions::without_failovers()).await,
-            cluster: ClusterDeployment::start(ClusterOptions {
-                node_timeout: NODE_TIMEOUT,
-                ..ClusterOptions::default()
-            })
-            .await,
+            cluster: start_cluster().await,
             redlock: RedlockDeployment::start(REDLOCK_SERVERS).await,
         };
         let brokers = servers.brokers(files.path(), &authority).await;
@@ -64,7 +54,7 @@ impl Sites {
         };
         // A broker listens before its store is open, and two brokers have the same store.
         for (_, broker) in &sites.brokers {
-            serves(broker.addr()).await;
+            wait_until_serving(broker.addr()).await;
         }
         for topology in sites.topologies() {
             sites.stop(topology).await;
@@ -91,7 +81,7 @@ impl Sites {
         }
         let broker = self.broker(topology);
         broker.process().resume();
-        serves(broker.addr()).await;
+        wait_until_serving(broker.addr()).await;
         broker.addr()
     }
 
@@ -114,8 +104,8 @@ impl Sites {
 impl Servers {
     /// Starts a broker on each topology, on a store that was initialized as in an installation.
     async fn brokers(&self, files: &Path, authority: &Authority) -> Vec<(Topology, BrokerProcess)> {
-        let ca = written(files, "ca.pem", authority.pem());
-        let key = written(files, "key", "5a".repeat(DEPLOYMENT_KEY_DIGITS / 2));
+        let ca = write_file(files, "ca.pem", authority.pem());
+        let key = write_deployment_key(files);
         let key = [("DEPLOYMENT_KEY_FILE", key.as_str())];
         let waits = [("WAIT_REPLICAS", "1")];
         let rows = [
@@ -165,25 +155,4 @@ impl Servers {
             }
         }
     }
-}
-
-/// Waits until every lock of the callers was granted, so that the broker is connected to all its
-/// servers.
-async fn serves(broker: SocketAddr) {
-    let mut locks = LockServiceClient::new(channel(broker));
-    for at in 0..CALLERS_MAX {
-        let lease = until("the broker serves", async || {
-            let held = locks.acquire(acquire_request(named(&lock_name(at)))).await;
-            held.ok()?.into_inner().lease
-        })
-        .await;
-        release(&mut locks, lease).await;
-    }
-}
-
-/// Writes a file and returns its path.
-fn written(folder: &Path, name: &str, text: String) -> String {
-    let path = folder.join(name);
-    std::fs::write(&path, text).expect("write a file");
-    path.to_str().expect("a plain path").to_owned()
 }
