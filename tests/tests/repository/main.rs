@@ -2,6 +2,7 @@
 
 mod documented_commands;
 mod documented_limits;
+mod documented_links;
 mod documented_tests;
 mod prose;
 mod source_files;
