@@ -1,9 +1,9 @@
 //! `make bench`: throughput and latency of the broker and of its parts, measured in one run, as
 //! tables.
 //!
-//! The arguments `calls`, `streams`, `leases`, `sdk`, `topologies`, `listing`, `access`, `metrics`
-//! and `peers` select parts. `--quick` measures less of each part. `peers --write` writes the
-//! figures of that part into the docs.
+//! The arguments `calls`, `streams`, `leases`, `sdk`, `topologies`, `listing`, `access`, `metrics`,
+//! `capacity` and `peers` select parts. `--quick` measures less of each part. `--write` writes the
+//! figures of `capacity` and `peers` into the docs.
 //!
 //! Every part runs in a separate process, as in production: this load generator, the broker (or a
 //! bare gRPC echo server in its place) and Redis. The processes share the cores of one machine, so
@@ -12,6 +12,7 @@
 #![expect(clippy::print_stdout, reason = "its output is the tables")]
 
 mod access;
+mod capacity;
 mod echo;
 mod grpc;
 mod hand_off;
@@ -44,9 +45,10 @@ const HAND_OFF_ROUNDS: usize = 3;
 const MODE_ROUNDS: usize = 3;
 /// Time after which a part is considered to hang.
 const PART_LIMIT: Duration = Duration::from_secs(420);
+const CAPACITY_LIMIT: Duration = Duration::from_secs(1_200);
 const PEERS_LIMIT: Duration = Duration::from_secs(7_200);
 /// Parts by their names as arguments.
-const PARTS: [(&str, Part); 9] = [
+const PARTS: [(&str, Part); 10] = [
     ("calls", Part::Calls),
     ("streams", Part::Streams),
     ("leases", Part::Leases),
@@ -55,6 +57,7 @@ const PARTS: [(&str, Part); 9] = [
     ("listing", Part::Listing),
     ("access", Part::Access),
     ("metrics", Part::Metrics),
+    ("capacity", Part::Capacity),
     ("peers", Part::Peers),
 ];
 
@@ -77,6 +80,8 @@ enum Part {
     Access,
     /// Unary calls to brokers with and without metrics.
     Metrics,
+    /// Costs of single operations, and of many leases.
+    Capacity,
     /// Other lock systems in the same scenarios.
     Peers,
 }
@@ -135,6 +140,7 @@ impl Part {
                 let rounds = if is_quick { 1 } else { ACCESS_ROUNDS };
                 access::measure(rounds).await.to_string()
             }
+            Self::Capacity => capacity::part(is_quick).await,
             Self::Peers => peers::part(is_quick).await,
             Self::Metrics => {
                 let rounds = if is_quick { 1 } else { METRIC_ROUNDS };
@@ -145,8 +151,13 @@ impl Part {
 }
 
 async fn limited<T>(part: Part, measured: impl Future<Output = T>) -> T {
-    let is_long = matches!(part, Part::Peers);
-    let limit = if is_long { PEERS_LIMIT } else { PART_LIMIT };
+    let limit = if matches!(part, Part::Peers) {
+        PEERS_LIMIT
+    } else if matches!(part, Part::Capacity) {
+        CAPACITY_LIMIT
+    } else {
+        PART_LIMIT
+    };
     tokio::time::timeout(limit, measured)
         .await
         .expect("it ends")
