@@ -1,5 +1,7 @@
-//! Unit costs of pairs, renewals, waiters and streams.
+//! Unit costs of pairs, renewals, waiters and streams, the cost of many leases, and the size of a
+//! deployment that follows from them.
 
+mod arithmetic;
 mod table;
 mod units;
 
@@ -15,7 +17,7 @@ use crate::{
 const PAGE: &str = "docs/capacity.md";
 /// Number of leases of a stream, as in the clients.
 const LEASES_PER_STREAM: usize = 1_000;
-/// Default ttl.
+/// TTL of the leases of the computed deployment, the default.
 const TTL: Duration = Duration::from_secs(10);
 
 /// Number and length of the measurements.
@@ -30,8 +32,11 @@ struct Extent {
     /// Leases on Redis.
     leases: &'static [usize],
     leases_in_cluster: usize,
+    leases_in_memory: usize,
     /// TTL of the leases on Redis.
     ttl: Duration,
+    /// TTL of the leases in memory.
+    ttl_in_memory: Duration,
     /// Number of heartbeats of each stream that are measured.
     heartbeats: u32,
 }
@@ -43,7 +48,9 @@ const FULL: Extent = Extent {
     connections: 1_000,
     leases: &[1_000, 10_000, 100_000],
     leases_in_cluster: 10_000,
+    leases_in_memory: 1_000_000,
     ttl: TTL,
+    ttl_in_memory: Duration::from_secs(60),
     heartbeats: 6,
 };
 
@@ -55,7 +62,9 @@ const QUICK: Extent = Extent {
     connections: 100,
     leases: &[1_000],
     leases_in_cluster: 1_000,
+    leases_in_memory: 2_000,
     ttl: Duration::from_secs(3),
+    ttl_in_memory: Duration::from_secs(3),
     heartbeats: 1,
 };
 
@@ -68,16 +77,23 @@ struct Capacity {
     /// Leases on Redis, in ascending numbers.
     on_redis: Vec<HeldStreams>,
     in_cluster: HeldStreams,
+    in_memory: HeldStreams,
 }
 
 /// Measures and returns the tables.
 pub(crate) async fn part(is_quick: bool) -> String {
     let capacity = measure(if is_quick { &QUICK } else { &FULL }).await;
-    let units = capacity.units();
+    let blocks = [
+        ("units", capacity.units()),
+        ("curve", capacity.curve()),
+        ("deployment", capacity.deployment()),
+    ];
     if is_writing() {
-        write_block(PAGE, "units", &units).expect("write the page");
+        for (block, text) in &blocks {
+            write_block(PAGE, block, text).expect("write the page");
+        }
     }
-    units
+    blocks.map(|(_, text)| text).join("\n")
 }
 
 async fn measure(extent: &Extent) -> Capacity {
@@ -98,6 +114,7 @@ async fn measure(extent: &Extent) -> Capacity {
         held_streams.push(held(Store::Redis, shape, heartbeats).await);
     }
     let in_cluster = leases_of(extent.leases_in_cluster, extent.ttl);
+    let in_memory = leases_of(extent.leases_in_memory, extent.ttl_in_memory);
     Capacity {
         idle_broker_bytes,
         pairs: units::pairs(extent.pairs_for).await,
@@ -105,6 +122,7 @@ async fn measure(extent: &Extent) -> Capacity {
         streams: held_streams,
         on_redis,
         in_cluster: held(Store::Cluster, in_cluster, heartbeats).await,
+        in_memory: held(Store::Memory, in_memory, heartbeats).await,
     }
 }
 

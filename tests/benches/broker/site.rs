@@ -34,7 +34,6 @@ const QUOTA: &str = "2000000";
 const DEPLOYMENT_KEY_DIGITS: usize = 64;
 
 /// Store of a measured broker.
-#[expect(dead_code, reason = "the part `capacity` uses all of them")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Store {
     Memory,

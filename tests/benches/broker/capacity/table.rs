@@ -1,4 +1,4 @@
-//! Table of the unit costs.
+//! Tables of the unit costs, and of the cost of many leases.
 
 use std::fmt::{self, Write as _};
 
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     pairs::Sample,
-    report::{machine, thousands},
+    report::{machine, ms, thousands},
     site::Store,
     streams::leases::HeldStreams,
 };
@@ -17,12 +17,14 @@ use crate::{
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Basis {
     Measured,
+    Computed,
 }
 
 impl fmt::Display for Basis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Measured => "measured",
+            Self::Computed => "computed",
         })
     }
 }
@@ -99,6 +101,44 @@ impl Capacity {
             };
             let what = format!("a stream without leases, {each}, and its heartbeat");
             row(&what, Some(heartbeat(held)), sizes(stream(held)));
+        }
+        text
+    }
+
+    /// Returns the table of the cost of many leases.
+    pub(super) fn curve(&self) -> String {
+        let mut text = "| leases | store | ttl | basis | renewals/s | cores of the broker | cores of Redis | memory of the broker | memory of Redis | renewal p99 ms | not acquired | lost |\n\
+             | -: | -- | -: | -- | -: | -: | -: | -: | -: | -: | -: | -: |\n"
+            .to_owned();
+        let on_redis = self.on_redis.iter().map(|held| (Store::Redis, held));
+        for (store, held) in on_redis.chain([(Store::Memory, &self.in_memory)]) {
+            let [_, begin, end] = &held.usage;
+            let seconds = held.window.as_secs_f64();
+            let [broker, redis] =
+                [0, 1].map(|at| (end.cpu[at] - begin.cpu[at]).as_secs_f64() / seconds);
+            let Sample {
+                per_second, p99, ..
+            } = renewals(held);
+            let of_redis = match store {
+                Store::Memory => Default::default(),
+                Store::Redis | Store::Cluster => {
+                    [format!("{redis:.2}"), size(end.redis_bytes as f64)]
+                }
+            };
+            let [redis, redis_bytes] = of_redis;
+            let _ = writeln!(
+                text,
+                "| {} | {} | {} s | {} | {} | {broker:.2} | {redis} | {} | {redis_bytes} | {} | {} | {} |",
+                leases(held),
+                store.name(),
+                held.shape.ttl.as_secs(),
+                Basis::Measured,
+                thousands(per_second),
+                size(end.broker_bytes as f64),
+                ms(p99),
+                held.refused.len(),
+                held.lost,
+            );
         }
         text
     }
