@@ -203,7 +203,7 @@ const ACQUIRE: &str = text! {
     parts: ["era_check", "expire", "validity", "grant", "extend", "room", "stream"],
     waiting: ["advance", "waiting"],
     rare: [
-        "free", "ended_leases", "lease_ends", "requests", "attachment", "unlisted", "attempts",
+        "free", "record_pruning", "ended_leases", "lease_ends", "requests", "attachment", "unlisted", "attempts",
         "vote", "held",
     ],
     last: ["acquire"],
@@ -216,7 +216,7 @@ const RENEW: &str = text! {
     plain: ["stream", "read_era", "plain_holder", "plain_renew"],
     parts: ["era_check", "expire", "load_lease", "validity", "extend"],
     waiting: [],
-    rare: ["free", "ended_leases", "lease_ends", "unlisted"],
+    rare: ["free", "record_pruning", "ended_leases", "lease_ends", "unlisted"],
     last: ["renew"],
 };
 const ATTACH: &str = text! {
@@ -225,13 +225,13 @@ const ATTACH: &str = text! {
     plain: ["stream", "read_era", "plain_holder", "plain_attach"],
     parts: ["era_check", "expire", "load_lease"],
     waiting: [],
-    rare: ["validity", "free", "ended_leases", "lease_ends", "attachment", "attach"],
+    rare: ["validity", "free", "record_pruning", "ended_leases", "lease_ends", "attachment", "attach"],
     last: [],
 };
 const RELEASE: &str = text! {
     flags: " flags=allow-oom",
     verb: "release",
-    plain: ["stream", "plain_holder", "plain_release"],
+    plain: ["stream", "record_pruning", "plain_holder", "plain_release"],
     parts: ["read_era", "era_check", "expire", "load_lease", "free", "ended_leases", "room"],
     waiting: ["validity", "grant", "advance"],
     rare: ["lease_ends", "requests"],
@@ -243,7 +243,7 @@ const CANCEL: &str = text! {
     plain: [],
     parts: ["read_era", "era_check", "expire", "room"],
     waiting: ["validity", "grant", "advance"],
-    rare: ["free", "ended_leases", "lease_ends", "requests", "cancel"],
+    rare: ["free", "record_pruning", "ended_leases", "lease_ends", "requests", "cancel"],
     last: [],
 };
 const TOUCH: &str = text! {
@@ -252,7 +252,7 @@ const TOUCH: &str = text! {
     plain: [],
     parts: ["read_era", "era_check", "expire", "room"],
     waiting: ["validity", "grant", "advance"],
-    rare: ["free", "ended_leases", "lease_ends", "touch"],
+    rare: ["free", "record_pruning", "ended_leases", "lease_ends", "touch"],
     last: [],
 };
 const SET_LIMIT: &str = text! {
@@ -261,7 +261,7 @@ const SET_LIMIT: &str = text! {
     plain: [],
     parts: ["read_era", "era_check", "expire", "room"],
     waiting: ["validity", "grant", "advance"],
-    rare: ["load_lease", "free", "ended_leases", "lease_ends", "operator"],
+    rare: ["load_lease", "free", "record_pruning", "ended_leases", "lease_ends", "operator"],
     last: [],
 };
 const SET_CLOSURE: &str = text! {
@@ -270,7 +270,7 @@ const SET_CLOSURE: &str = text! {
     plain: [],
     parts: ["read_era", "era_check", "expire", "room"],
     waiting: ["validity", "grant", "advance"],
-    rare: ["load_lease", "free", "ended_leases", "lease_ends", "operator"],
+    rare: ["load_lease", "free", "record_pruning", "ended_leases", "lease_ends", "operator"],
     last: [],
 };
 const REVOKE: &str = text! {
@@ -279,7 +279,7 @@ const REVOKE: &str = text! {
     plain: [],
     parts: ["read_era", "era_check", "expire", "room"],
     waiting: ["validity", "grant", "advance"],
-    rare: ["load_lease", "free", "ended_leases", "lease_ends", "operator"],
+    rare: ["load_lease", "free", "record_pruning", "ended_leases", "lease_ends", "operator"],
     last: [],
 };
 const GET: &str = text! {

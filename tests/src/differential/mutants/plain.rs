@@ -2,7 +2,7 @@
 
 use super::{Mutant, mutant};
 
-pub const MUTANTS_OF_PLAIN: [Mutant; 43] = [
+pub const MUTANTS_OF_PLAIN: [Mutant; 45] = [
     mutant(
         "plain acquire: late commands are executed",
         "if now > not_after or watched or terms",
@@ -215,7 +215,17 @@ pub const MUTANTS_OF_PLAIN: [Mutant; 43] = [
     ),
     mutant(
         "plain release: old ends are kept",
-        "if (last + 1) % 8 == 0 then return nil end",
+        "if last % 8 == 0 then\n    if partial",
+        "if last == 0 then\n    if partial",
+    ),
+    mutant(
+        "plain release: old ends are only counted",
+        "if names[1] then call('HDEL', lock, unpack(names)) end",
+        "",
+    ),
+    mutant(
+        "plain release: old partial releases are kept",
+        "    if partial ~= '' then return nil end\n",
         "",
     ),
 ];
