@@ -1,4 +1,4 @@
-//! A broker on a store of its own, whose resource usage is measured.
+//! A broker with its own store, whose resource usage is measured.
 
 use std::{net::SocketAddr, path::Path, time::Duration};
 
